@@ -31,7 +31,6 @@ use crate::cluster::{
     digests, ensure_proved, open_records,
 };
 use crate::config::{Config, RELOADABLE};
-use crate::data_dir::DataDir;
 use crate::edge_api::{EdgeApi, Events, InCluster};
 use crate::event_log::EventLog;
 use crate::fleet::{FleetMetrics, FleetStore};
@@ -46,6 +45,7 @@ use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
+use crate::source::DataDir;
 use crate::source::git::mirror;
 use crate::versions::Versions;
 use crate::{access, deltas, disk_watch, last_seen, status};

@@ -14,12 +14,12 @@ use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
 use super::*;
 use crate::cluster::Validity;
 use crate::config::{LimitsConfig, RepositoryConfig, RetentionConfig, ServiceConfig, StoreConfig, UpstreamsConfig};
-use crate::data_dir::DataDir;
 use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
 use crate::service::Condition;
+use crate::source::DataDir;
 
 /// Starts a catalog on an engine that may fail.
 async fn start(

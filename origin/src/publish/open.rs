@@ -27,9 +27,9 @@ use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Shared};
 use crate::cluster::Validity;
 use crate::config::RetentionConfig;
-use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::signing::Signer;
+use crate::source::DataDir;
 
 const CONCURRENT_LOADS: usize = 64;
 

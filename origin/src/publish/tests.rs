@@ -23,6 +23,7 @@ use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::Frame;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
 use weir_store::{Area, Objects, RecordKey, Records, StoreMetrics};
 use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 
@@ -30,11 +31,10 @@ use super::request::Outcome;
 use super::*;
 use crate::cluster::Validity;
 use crate::config::{RetentionConfig, ServiceConfig};
-use crate::data_dir::DataDir;
 use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
-use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
+use crate::source::DataDir;
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

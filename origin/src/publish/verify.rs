@@ -18,7 +18,7 @@ use super::page::Page;
 use super::record::RepositoryRecord;
 use crate::cluster::open_records;
 use crate::config::Config;
-use crate::data_dir::DataDir;
+use crate::source::DataDir;
 
 const CONCURRENT_READS: usize = 16;
 

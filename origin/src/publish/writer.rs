@@ -14,8 +14,10 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
+use weir_model::failpoint;
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Records, Version};
 
 use super::delta_queue::DeltaQueue;
 use super::draft::{Change, Draft, Rules, VisibleChange};
@@ -33,10 +35,8 @@ use super::row::{Definition, Row};
 use super::state_write::StateWriter;
 use super::write_pace::WritePace;
 use crate::cluster::Validity;
-use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
-use weir_model::failpoint;
-use weir_store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Records, Version};
+use crate::source::DataDir;
 
 /// The most queued changes of one repository; further callers wait.
 pub(super) const MAX_WAITING: usize = 256;

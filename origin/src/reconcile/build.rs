@@ -12,12 +12,10 @@ use weir_tarball::{Base, BuildContext, Built, Limits, Recipe};
 
 use super::part_sources::PartSources;
 use crate::config::LimitsConfig;
-use crate::data_dir::DataDir;
-use crate::disk_watch;
 use crate::metrics::Metrics;
 use crate::publish::{Attempt, PublishError, Publisher};
 use crate::service::Service;
-use crate::source::{RetryPolicy, ServiceFailure, Source};
+use crate::source::{DataDir, RetryPolicy, ServiceFailure, Source, free_disk};
 
 /// The limits of builds.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +66,7 @@ impl Builder {
         interrupt: &AtomicBool,
     ) -> Result<Built, ServiceFailure> {
         let BuildOptions { limits, threads, min_free_bytes } = self.options;
-        disk_watch::require_room(&self.data_dir, min_free_bytes)
+        free_disk::require_room(&self.data_dir, min_free_bytes)
             .map_err(|reason| ServiceFailure::transient("store", reason))?;
         let base = recipe.map(|recipe| self.base(service, recipe, runtime));
         let context = BuildContext { limits: &limits, threads, base: base.as_ref(), interrupt };

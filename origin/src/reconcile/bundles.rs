@@ -13,10 +13,9 @@ use super::context::Context;
 use super::job::Job;
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
-use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::publish::{Bundle, MirrorManifest, MirrorUpload, Part, PublishError, Publisher, unix_milliseconds};
-use crate::source::{BundleError, BundleRequest, Bundled, HydrateRequest, Source, WrittenBundle};
+use crate::source::{BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, Source, WrittenBundle};
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
 const MAX_PART_BYTES: u64 = 64 << 20;

@@ -16,10 +16,9 @@ use super::start::Handover;
 use super::state::RepositoryState;
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
-use crate::data_dir::DataDir;
 use crate::publish::{Publisher, Suspension};
 use crate::service::Service;
-use crate::source::Source;
+use crate::source::{DataDir, Source};
 
 /// What happens to the mirror of a stopped worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,10 +15,9 @@ use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
 use crate::cluster::Validity;
 use crate::config::RepositoryConfig;
-use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::source::{FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, Source};
+use crate::source::{DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, Source};
 
 /// The interval of the watchdog, and of updates of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use weir_tarball::Limits;
 
 use crate::config::{LimitsConfig, UpstreamsConfig};
-use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
+use crate::source::DataDir;
 use crate::source::git::mirror::FetchMemory;
 
 /// What all sources of one origin share.

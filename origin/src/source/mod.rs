@@ -7,12 +7,14 @@
 mod archive;
 mod artifact;
 mod context;
+mod data_dir;
 mod dispatch;
 mod egress_policy;
 mod endpoint;
 mod error;
 mod failure;
 mod followed;
+pub(crate) mod free_disk;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 pub mod git;
@@ -21,6 +23,7 @@ pub(crate) mod http;
 mod interface;
 mod kind;
 mod oci;
+mod outside_program;
 mod progress;
 pub mod range;
 mod redirects;
@@ -35,6 +38,7 @@ mod upstream;
 #[cfg(feature = "fuzzing")]
 pub use archive::fuzz_archive;
 pub(crate) use context::SourceContext;
+pub(crate) use data_dir::DataDir;
 pub(crate) use dispatch::Source;
 pub use egress_policy::{EgressPolicy, Hosts};
 pub use endpoint::Endpoint;

@@ -17,7 +17,7 @@ use super::error::ArchiveError;
 use super::index::{Index, SpooledFile};
 use super::layout::Layout;
 use super::unpack::unpack;
-use crate::data_dir::{remove_siblings, without_path};
+use crate::source::data_dir::{remove_siblings, without_path};
 
 /// An unpacked archive: the contents of its files, and then its index. The file is removed with the last reference.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
 use super::not_fetched::NotFetched;
 use super::signatures::not_as_signed;
 use super::{ArtifactSource, Chosen, Location};
-use crate::data_dir::without_path;
-use crate::disk_watch;
+use crate::source::data_dir::without_path;
+use crate::source::free_disk;
 
 /// The SHA-256 of an archive that is unpacked now, or why it is not.
 pub(super) type Fetched = Result<Sha256, NotFetched>;
@@ -36,7 +36,7 @@ impl ArtifactSource {
             Ok(Err(NotFetched { failure: ServiceFailure { retry, ..failure }, retry_after: None }))
         };
         let needed = self.shared.min_free.saturating_add(chosen.blob.bound());
-        if let Err(reason) = disk_watch::require_room(&self.shared.data_dir, needed) {
+        if let Err(reason) = free_disk::require_room(&self.shared.data_dir, needed) {
             return failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {reason}"));
         }
         let upstream = client.session().upstream;

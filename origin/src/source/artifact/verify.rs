@@ -16,7 +16,7 @@ use super::not_fetched::NotFetched;
 use super::signatures::{Policy, not_as_signed};
 use super::state::Unverified;
 use super::{ArtifactSource, Chosen, Location, split};
-use crate::data_dir::without_path;
+use crate::source::data_dir::without_path;
 
 /// Why the signature of one version does not count.
 struct NotVerified {

@@ -10,8 +10,7 @@ use bytesize::ByteSize;
 use super::GitSource;
 use super::lfs::LfsFile;
 use super::mirror::{LfsError, LfsFetch};
-use crate::disk_watch;
-use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure};
+use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure, free_disk};
 
 /// Reserved disk space for objects that are being fetched, in bytes.
 struct DiskReservation<'a> {
@@ -92,7 +91,7 @@ impl GitSource {
                 return Err(format!("with the {others} on disk they would exceed `[upstreams] max_mirror` = {limit}"));
             }
             let needed = self.shared.min_free.saturating_add(reserved).saturating_add(bytes);
-            disk_watch::require_room(&self.shared.data_dir, needed)
+            free_disk::require_room(&self.shared.data_dir, needed)
         };
         let mut note = String::new();
         if has_room(usage.bytes, *reserved).is_err() {

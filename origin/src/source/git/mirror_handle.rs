@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::lfs::LfsObjects;
 use super::mirror::{Mirror, MirrorError};
-use crate::data_dir::remove_siblings;
+use crate::source::data_dir::remove_siblings;
 
 /// The time between two replacements of a mirror. If the new clone has the same damage, the upstream is the cause and
 /// another clone would not help.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::packet::signature_packet;
 use super::{PROGRAM_TIMEOUT, SignatureError, SignatureFile};
-use crate::outside_program::{Bounds, pinned_within, run};
+use crate::source::outside_program::{Bounds, pinned_within, run};
 
 /// What gpgv may use. It streams the keyring.
 const BOUNDS: Bounds = Bounds { memory: 256 << 20, file: 1 << 20 };

@@ -24,7 +24,7 @@ pub use fuzz::fuzz_cosign;
 pub(crate) use public_key::PublicKey;
 pub(crate) use signature_file::{PREFIX as SIGNATURE_FILE_PREFIX, SignatureFile};
 
-use crate::outside_program::ProgramError;
+use crate::source::outside_program::ProgramError;
 
 /// The timeout of a program for one signature.
 pub(crate) const PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);

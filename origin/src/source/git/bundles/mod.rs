@@ -19,9 +19,8 @@ use self::due::{Changes, due};
 use self::lfs::StoredLfs;
 use super::GitSource;
 use super::mirror::{BundleHeader, MaintenanceError, MirrorError};
-use crate::disk_watch;
 use crate::publish::{Bundle, MirrorManifest, Part};
-use crate::source::{BundleError, BundleRequest, Bundled, HydrateRequest, ReadPart, WrittenBundle};
+use crate::source::{BundleError, BundleRequest, Bundled, HydrateRequest, ReadPart, WrittenBundle, free_disk};
 
 impl GitSource {
     pub(crate) fn bundle_mirror(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {
@@ -56,7 +55,7 @@ impl GitSource {
         let base = bundles.last().map(header).transpose().map_err(BundleError::Failed)?;
         // The pack is on disk before it is stored.
         let needed = if next.base == 0 { bytes } else { 0 };
-        disk_watch::require_room(&self.shared.data_dir, self.shared.min_free.saturating_add(needed))
+        free_disk::require_room(&self.shared.data_dir, self.shared.min_free.saturating_add(needed))
             .map_err(BundleError::Failed)?;
         let header = mirror.header_on(base.as_ref())?;
         let pack = mirror.pack(&header, stop)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use crate::outside_program::{ProgramOutput, pinned, run};
+use crate::source::outside_program::{ProgramOutput, pinned, run};
 use crate::source::signatures::{PROGRAM_TIMEOUT, SignatureError, SignatureFile, read_prefix};
 
 /// Git's namespace. Signatures for files or logins have others.

@@ -13,7 +13,7 @@ use ring::digest::{Context, SHA256, digest};
 use tempfile::NamedTempFile;
 
 use super::{LfsOid, Pointer};
-use crate::data_dir::without_path;
+use crate::source::data_dir::without_path;
 
 /// The number and size of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

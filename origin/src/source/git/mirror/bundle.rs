@@ -13,7 +13,7 @@ use super::git_session::GitSession;
 use super::maintenance::{MaintenanceError, timeout};
 use super::quarantine::Quarantine;
 use super::{BundleHeader, FetchMemory, FetchProgress, Mirror, MirrorError, create, git_program, refs, shallow, size};
-use crate::outside_program::{run, run_to_file};
+use crate::source::outside_program::{run, run_to_file};
 use crate::source::{Upstream, UpstreamError};
 
 /// The timeout of packing a small mirror.

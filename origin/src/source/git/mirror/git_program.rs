@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::{MirrorError, shallow};
-use crate::outside_program::{Bounds, pinned, pinned_within, run};
 use crate::source::UpstreamError;
+use crate::source::outside_program::{Bounds, pinned, pinned_within, run};
 
 /// Serves a local repository, bare or with a working tree.
 pub(super) fn upload_pack(path: &[u8]) -> Command {

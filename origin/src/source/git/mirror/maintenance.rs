@@ -24,7 +24,7 @@ pub(super) use self::due::RepackHistory;
 use self::due::{MirrorState, due};
 use super::refs::{self, Refs};
 use super::{Mirror, MirrorSize, git_program, size, stale_files};
-use crate::outside_program::{ProgramError, run};
+use crate::source::outside_program::{ProgramError, run};
 
 /// The timeout of a geometric repack of a small mirror.
 const GEOMETRIC_TIMEOUT: Duration = Duration::from_secs(120);

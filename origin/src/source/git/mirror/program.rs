@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
 use super::git_session::GitSession;
-use crate::outside_program::{End, Running};
+use crate::source::outside_program::{End, Running};
 
 /// The longest end of standard error to keep.
 const MAX_STDERR_BYTES: usize = 4096;
@@ -100,8 +100,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::outside_program::pinned;
     use crate::source::Upstream;
+    use crate::source::outside_program::pinned;
 
     #[test]
     fn children_of_a_program_end_with_it() {

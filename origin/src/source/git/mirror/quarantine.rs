@@ -23,9 +23,9 @@ use super::stale_files::INCOMING_PREFIX;
 use super::{
     FetchProgress, MirrorError, SLOTS, git_program, git_progress, indexing, limits, memory_estimate, shallow, size,
 };
-use crate::data_dir::without_path;
-use crate::outside_program::Bounds;
 use crate::source::UpstreamError;
+use crate::source::data_dir::without_path;
+use crate::source::outside_program::Bounds;
 
 /// The shell's exit code for a program that exceeded its file size limit: 128 and the number of SIGXFSZ.
 const FILE_TOO_LARGE: i32 = 128 + 25;

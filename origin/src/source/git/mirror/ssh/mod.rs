@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) use self::errors::classify_stderr;
 use super::MirrorError;
 use super::git_session::GitSession;
-use crate::outside_program::pinned;
+use crate::source::outside_program::pinned;
 use crate::source::{SshAddress, Upstream, UpstreamError};
 
 /// The most addresses of a host name to try.
