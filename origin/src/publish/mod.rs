@@ -54,7 +54,7 @@ pub(crate) use history_line::Time;
 pub use history_line::Why;
 pub(crate) use known::Suspension;
 pub(crate) use metrics::PublishMetrics;
-pub(crate) use mirror::{Bundle, MirrorManifest, MirrorUpload, Part, StoredLfsObject};
+pub(crate) use mirror::MirrorUpload;
 pub(crate) use open::{Options, Retired, Started};
 pub(crate) use ownership::TakeError;
 pub(crate) use positions::{MIN_PREFIX, Positions, ReadPositions};

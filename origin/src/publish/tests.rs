@@ -34,7 +34,7 @@ use crate::config::{RetentionConfig, ServiceConfig};
 use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
-use crate::source::DataDir;
+use crate::source::{Bundle, DataDir, MirrorManifest, Part};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

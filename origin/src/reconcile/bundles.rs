@@ -14,8 +14,10 @@ use super::job::Job;
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
 use crate::metrics::Metrics;
-use crate::publish::{Bundle, MirrorManifest, MirrorUpload, Part, PublishError, Publisher, unix_milliseconds};
-use crate::source::{BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, Source, WrittenBundle};
+use crate::publish::{MirrorUpload, PublishError, Publisher, unix_milliseconds};
+use crate::source::{
+    Bundle, BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, MirrorManifest, Part, Source, WrittenBundle,
+};
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
 const MAX_PART_BYTES: u64 = 64 << 20;

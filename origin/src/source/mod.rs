@@ -54,6 +54,7 @@ pub(crate) use git::requests::{
     BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, MaintenanceRequest, ReadPart,
     WrittenBundle,
 };
+pub(crate) use git::stored_mirror::{Bundle, MirrorManifest, Part, StoredLfsObject};
 #[cfg(feature = "fuzzing")]
 pub use helm::fuzz_helm_index;
 pub use helm::{ChartName, ChartNameError};

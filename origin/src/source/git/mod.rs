@@ -17,6 +17,7 @@ mod mirror_handle;
 pub(crate) mod requests;
 mod resolve;
 pub mod revision;
+pub(crate) mod stored_mirror;
 pub mod tree;
 
 #[cfg(feature = "fuzzing")]

@@ -8,9 +8,8 @@ use weir_protocol::digest::ObjectDigest;
 
 use super::lfs::{LfsFile, LfsOid};
 use crate::config::RepositoryConfig;
-use crate::publish::{MirrorManifest, Part, StoredLfsObject};
 use crate::service::Service;
-use crate::source::RetainedRevisions;
+use crate::source::{MirrorManifest, Part, RetainedRevisions, StoredLfsObject};
 
 /// Parameters of a fetch of LFS files.
 pub(crate) struct LfsFetchRequest<'a> {

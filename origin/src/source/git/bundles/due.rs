@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::publish::Bundle;
+use crate::source::Bundle;
 
 /// The shortest time between two bundles.
 pub(crate) const INCREMENTAL_INTERVAL: Duration = Duration::from_secs(600);
@@ -69,7 +69,7 @@ mod tests {
     use weir_protocol::digest::ObjectDigest;
 
     use super::*;
-    use crate::publish::Part;
+    use crate::source::Part;
 
     const MINUTE: u64 = 60_000;
     const DAY: u64 = 24 * 60 * MINUTE;

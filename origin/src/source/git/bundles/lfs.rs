@@ -5,9 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::GitSource;
-use crate::publish::{Part, StoredLfsObject};
 use crate::source::git::lfs::{LfsFile, LfsObjects, LfsWriteError, Pointer};
-use crate::source::{BundleRequest, LfsFetchRequest};
+use crate::source::{BundleRequest, LfsFetchRequest, Part, StoredLfsObject};
 
 /// The stored objects, and the mirror's that are not stored yet.
 pub(super) struct StoredLfs {

@@ -19,8 +19,10 @@ use self::due::{Changes, due};
 use self::lfs::StoredLfs;
 use super::GitSource;
 use super::mirror::{BundleHeader, MaintenanceError, MirrorError};
-use crate::publish::{Bundle, MirrorManifest, Part};
-use crate::source::{BundleError, BundleRequest, Bundled, HydrateRequest, ReadPart, WrittenBundle, free_disk};
+use crate::source::{
+    Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, ReadPart, WrittenBundle,
+    free_disk,
+};
 
 impl GitSource {
     pub(crate) fn bundle_mirror(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {

@@ -13,9 +13,10 @@ use weir_protocol::digest::ObjectDigest;
 use super::*;
 use crate::config::{LimitsConfig, RepositoryConfig, UpstreamsConfig};
 use crate::metrics::Metrics;
-use crate::publish::StoredLfsObject;
 use crate::source::git::lfs::{LfsFile, LfsOid, Pointer};
-use crate::source::{DataDir, FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext};
+use crate::source::{
+    DataDir, FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext, StoredLfsObject,
+};
 
 const MINUTE: u64 = 60_000;
 static RUN: AtomicBool = AtomicBool::new(false);
