@@ -17,7 +17,7 @@ use crate::fleet::FleetMetrics;
 use crate::member_client::MemberMetrics;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
-use crate::source::PollFailure;
+use crate::source::{PollFailure, SourceMetrics};
 
 metric_families! {
     /// The families of one origin that belong to no other component.
@@ -44,14 +44,6 @@ metric_families! {
         pub(crate) last_success: GaugeVec = "weir_origin_repository_last_success_timestamp_seconds" { repository };
         /// Mirrors that were damaged, set aside and cloned again. Above 0: check the disk.
         pub(crate) mirrors_set_aside: IntCounterVec = "weir_origin_mirrors_set_aside_total" { repository };
-        /// Archives of charts and layers of artifacts that were downloaded and unpacked. `failed`: the service that follows it
-        /// has the reason.
-        pub(crate) archives_fetched: IntCounterVec = "weir_origin_archives_fetched_total" { result: ["fetched", "failed"] };
-        /// Entries of followed charts without a version that can be followed, each time an index is read. `/status` has the
-        /// number only if a service finds no version.
-        pub(crate) index_entries_skipped: IntCounter = "weir_origin_index_entries_skipped_total";
-        /// Tokens that the token services of registries issued. A token is used for 90 % of its lifetime.
-        pub(crate) registry_tokens: IntCounter = "weir_origin_registry_tokens_total";
         /// Builds of tarballs whose content was not stored yet.
         pub(crate) builds: IntCounterVec = "weir_origin_builds_total" { result: ["built", "failed"] };
         /// Duration of builds, storing included.
@@ -68,10 +60,6 @@ metric_families! {
             { result: ["made", "tar_too_large", "small", "delta_too_large", "superseded", "failed"] };
         /// Services with a new version that wait for their deltas; at most `limits.max_services`.
         pub(crate) deltas_waiting: IntGauge = "weir_origin_deltas_waiting";
-        /// LFS objects fetched and verified.
-        pub(crate) lfs_objects: IntCounter = "weir_origin_lfs_objects_fetched_total";
-        /// Bytes of LFS objects fetched and verified.
-        pub(crate) lfs_bytes: IntCounter = "weir_origin_lfs_bytes_fetched_total";
         /// Fetches of LFS objects that did not get all of them. `/status` names the path and the reason.
         pub(crate) lfs_failures: IntCounter = "weir_origin_lfs_failures_total";
         /// How many repositories and services may be defined: `limits.max_repositories` and `limits.max_services`.
@@ -129,18 +117,6 @@ metric_families! {
         retention_limit: IntGaugeVec = "weir_origin_retention_limit" { bound: ["versions", "age_seconds", "bytes"] };
         /// 1 while the files of `[access]` can be used. At 0 edges get what was read last.
         pub(crate) access_files_readable: IntGauge = "weir_origin_access_files_readable";
-        /// Commits, tags, charts and artifacts checked by `[repository.verify]`. `failed`: a program or a file is missing, or a
-        /// signature cannot be fetched.
-        pub(crate) verifications: IntCounterVec = "weir_origin_verifications_total"
-            { repository, result: VERIFICATION_RESULTS };
-        /// Packs of the mirror after its last maintenance. Above 30 for long: find out why repacks fail.
-        pub(crate) mirror_packs: IntGaugeVec = "weir_origin_mirror_packs" { repository };
-        /// Bytes of the mirror's packs and indices after its last maintenance; of charts those of unpacked archives after the
-        /// last poll. The bound is `upstreams.max_mirror`.
-        pub(crate) mirror_bytes: IntGaugeVec = "weir_origin_mirror_bytes" { repository };
-        /// Repacks of the mirror. `joined`: small packs only. `full`: everything. After `failed` the log has the reason, and
-        /// it is retried later.
-        pub(crate) repacks: IntCounterVec = "weir_origin_repacks_total" { repository, result: REPACK_RESULTS };
         /// Bundles of mirrors for the store. `too_large`: the mirror is above `store.max_mirror`. After `failed` the log has
         /// the reason, and it is tried again after ten minutes.
         pub(crate) bundles: IntCounterVec = "weir_origin_bundles_total"
@@ -166,6 +142,7 @@ metric_families! {
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     families: OriginMetrics,
+    pub(crate) source: SourceMetrics,
     pub(crate) clocks: ServerClocks,
     pub(crate) bounds: Bounds,
 }
@@ -180,15 +157,12 @@ impl std::ops::Deref for Metrics {
 
 /// Results of polls.
 const POLL_RESULTS: [&str; 4] = ["changed", "unchanged", "failed", "timeout"];
-/// Results of verifying a commit or a tag.
-const VERIFICATION_RESULTS: [&str; 3] = ["verified", "refused", "failed"];
-/// Results of repacks.
-const REPACK_RESULTS: [&str; 3] = ["joined", "full", "failed"];
 
 /// The table of an origin's families, for the reference.
 pub fn families() -> Vec<Family> {
     let own = [
         OriginMetrics::FAMILIES,
+        SourceMetrics::FAMILIES,
         CatalogMetrics::FAMILIES,
         PublishMetrics::FAMILIES,
         StoreMetrics::FAMILIES,
@@ -206,7 +180,7 @@ impl Metrics {
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let families = OriginMetrics::register(registry)?;
         let clocks = ServerClocks::new(families.clock_ahead.clone());
-        Ok(Self { families, clocks, bounds: Bounds::register(registry)? })
+        Ok(Self { families, source: SourceMetrics::register(registry)?, clocks, bounds: Bounds::register(registry)? })
     }
 
     /// Creates a repository's series with 0, because alerts on increases do not see the first value of a series.
@@ -214,12 +188,7 @@ impl Metrics {
         for result in POLL_RESULTS {
             self.polls.with_label_values(&[name, result]);
         }
-        for result in VERIFICATION_RESULTS {
-            self.verifications.with_label_values(&[name, result]);
-        }
-        for result in REPACK_RESULTS {
-            self.repacks.with_label_values(&[name, result]);
-        }
+        self.source.expect_repository(name);
         self.mirrors_set_aside.with_label_values(&[name]);
     }
 
@@ -233,15 +202,8 @@ impl Metrics {
         let _ = self.refs_left_out.remove_label_values(&[name]);
         let _ = self.last_success.remove_label_values(&[name]);
         let _ = self.mirrors_set_aside.remove_label_values(&[name]);
-        let _ = self.mirror_packs.remove_label_values(&[name]);
-        let _ = self.mirror_bytes.remove_label_values(&[name]);
         let _ = self.newest_bundle.remove_label_values(&[name]);
-        for result in VERIFICATION_RESULTS {
-            let _ = self.verifications.remove_label_values(&[name, result]);
-        }
-        for result in REPACK_RESULTS {
-            let _ = self.repacks.remove_label_values(&[name, result]);
-        }
+        self.source.forget_repository(name);
     }
 
     /// Sets the limits of retention.

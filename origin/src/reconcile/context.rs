@@ -67,7 +67,15 @@ impl Context {
     ) -> Self {
         let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
-        let sources = Arc::new(source::SourceContext::new(data_dir.clone(), metrics.clone(), limits, upstreams));
+        let sources = source::SourceContext {
+            data_dir: data_dir.clone(),
+            metrics: metrics.source.clone(),
+            clocks: metrics.clocks.clone(),
+            limits: limits.tarball(),
+            min_free: limits.min_free.as_u64(),
+            fetch_memory: source::fetch_memory(upstreams, &metrics.bounds),
+            upstreams: upstreams.clone(),
+        };
         Self {
             publisher,
             data_dir,
@@ -83,7 +91,7 @@ impl Context {
             threads: Threads::default(),
             validity: Validity::always(),
             names: None,
-            sources,
+            sources: Arc::new(sources),
             part_sources: Arc::default(),
             metrics,
         }

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use weir_model::{Bounds, ServerClocks};
 use weir_tarball::Limits;
 
-use crate::config::{LimitsConfig, UpstreamsConfig};
-use crate::metrics::Metrics;
-use crate::source::DataDir;
+use crate::config::UpstreamsConfig;
 use crate::source::git::mirror::FetchMemory;
+use crate::source::{DataDir, SourceMetrics};
 
 /// What all sources of one origin share.
 pub(crate) struct SourceContext {
     pub(crate) data_dir: DataDir,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: SourceMetrics,
+    /// Takes the time of the upstreams' answers.
+    pub(crate) clocks: ServerClocks,
     /// The largest tarball.
     pub(crate) limits: Limits,
     /// Free bytes on the disk that a source does not use.
@@ -23,12 +25,10 @@ pub(crate) struct SourceContext {
     pub(crate) fetch_memory: Arc<FetchMemory>,
 }
 
-impl SourceContext {
-    pub(crate) fn new(data_dir: DataDir, metrics: Metrics, limits: &LimitsConfig, upstreams: &UpstreamsConfig) -> Self {
-        let fetch_memory = Arc::new(FetchMemory::new(upstreams.max_object.as_u64(), upstreams.max_objects));
-        let (shown, limit) = (fetch_memory.clone(), usize::try_from(fetch_memory.limit()).unwrap_or(usize::MAX));
-        metrics.bounds.show("fetch_memory_bytes", limit, move || shown.in_use() as usize);
-        let (min_free, limits) = (limits.min_free.as_u64(), limits.tarball());
-        Self { data_dir, metrics, limits, min_free, upstreams: upstreams.clone(), fetch_memory }
-    }
+/// The memory of all fetches from these upstreams.
+pub(crate) fn fetch_memory(upstreams: &UpstreamsConfig, bounds: &Bounds) -> Arc<FetchMemory> {
+    let memory = Arc::new(FetchMemory::new(upstreams.max_object.as_u64(), upstreams.max_objects));
+    let (shown, limit) = (memory.clone(), usize::try_from(memory.limit()).unwrap_or(usize::MAX));
+    bounds.show("fetch_memory_bytes", limit, move || shown.in_use() as usize);
+    memory
 }

@@ -22,6 +22,7 @@ mod helm;
 pub(crate) mod http;
 mod interface;
 mod kind;
+mod metrics;
 mod oci;
 mod outside_program;
 mod progress;
@@ -37,7 +38,7 @@ mod upstream;
 
 #[cfg(feature = "fuzzing")]
 pub use archive::fuzz_archive;
-pub(crate) use context::SourceContext;
+pub(crate) use context::{SourceContext, fetch_memory};
 pub(crate) use data_dir::DataDir;
 pub(crate) use dispatch::Source;
 pub use egress_policy::{EgressPolicy, Hosts};
@@ -60,6 +61,7 @@ pub use helm::fuzz_helm_index;
 pub use helm::{ChartName, ChartNameError};
 pub(crate) use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedServices, RetainedRevisions};
 pub use kind::SourceKind;
+pub(crate) use metrics::SourceMetrics;
 #[cfg(feature = "fuzzing")]
 pub use oci::fuzz_registry_words;
 pub use oci::{LayerOperation, LayerSelector, PlatformName, PlatformNameError};

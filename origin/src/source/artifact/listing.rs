@@ -12,11 +12,11 @@ use super::super::failure::ServiceFailure;
 use super::super::helm::{Chart, ChartRegistry, ChartVersion, HelmIndex, Place, Release};
 use super::super::http::Client;
 use super::super::kind::KindName;
+use super::super::metrics::SourceMetrics;
 use super::super::oci::{Artifact, ArtifactRef, Artifacts, OciName, Registry, Selector, Tokens};
 use super::super::{Address, FetchProgress, Followed, Scheme};
 use super::{Blob, Chosen, Location, chart_revision};
 use crate::config::RepositoryConfig;
-use crate::metrics::Metrics;
 use crate::service::Service;
 
 /// How the versions of an upstream are listed.
@@ -33,7 +33,7 @@ pub(super) enum Listing {
 pub(super) type Choices = Vec<(Followed, Result<Chosen, ServiceFailure>)>;
 
 impl Listing {
-    pub(super) fn new(config: &RepositoryConfig, metrics: &Metrics) -> Self {
+    pub(super) fn new(config: &RepositoryConfig, metrics: &SourceMetrics) -> Self {
         match config.kind.0 {
             KindName::Oci => Self::Artifacts(Artifacts::default()),
             KindName::Helm if config.url.scheme() == Some(Scheme::Oci) => Self::Charts(ChartRegistry::default()),

@@ -58,7 +58,7 @@ impl ArtifactSource {
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
         let _active = request.progress.start();
         self.state().poll_started();
-        let clocks = self.shared.metrics.clocks.clone();
+        let clocks = self.shared.clocks.clone();
         let upstream = Upstream { clocks, ..self.shared.upstreams.upstream(request.config) };
         let session = UpstreamSession::new(&upstream, "list", stop)?;
         let polled = self.poll_with(&session, request);

@@ -73,7 +73,7 @@ impl GitSource {
 
     /// The upstream with the current settings.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
-        Upstream { clocks: self.shared.metrics.clocks.clone(), ..self.shared.upstreams.upstream(config) }
+        Upstream { clocks: self.shared.clocks.clone(), ..self.shared.upstreams.upstream(config) }
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {

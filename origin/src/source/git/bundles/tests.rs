@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use prometheus::Registry;
 use tempfile::TempDir;
+use weir_model::{Bounds, ServerClocks};
 use weir_protocol::digest::ObjectDigest;
+use weir_tarball::Limits;
 
 use super::*;
-use crate::config::{LimitsConfig, RepositoryConfig, UpstreamsConfig};
-use crate::metrics::Metrics;
+use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::source::git::lfs::{LfsFile, LfsOid, Pointer};
 use crate::source::{
-    DataDir, FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext, StoredLfsObject,
+    DataDir, FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext, SourceMetrics,
+    StoredLfsObject, fetch_memory,
 };
 
 const MINUTE: u64 = 60_000;
@@ -146,9 +148,16 @@ impl Node {
     fn new(hub: &Hub) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap().0;
-        let metrics = Metrics::register(&Registry::new()).unwrap();
-        let limits = LimitsConfig { min_free: bytesize::ByteSize(0), ..LimitsConfig::default() };
-        let shared = SourceContext::new(data_dir, metrics, &limits, &UpstreamsConfig::default());
+        let (registry, upstreams) = (Registry::new(), UpstreamsConfig::default());
+        let shared = SourceContext {
+            data_dir,
+            metrics: SourceMetrics::register(&registry).unwrap(),
+            clocks: ServerClocks::default(),
+            limits: Limits::default(),
+            min_free: 0,
+            fetch_memory: fetch_memory(&upstreams, &Bounds::register(&registry).unwrap()),
+            upstreams,
+        };
         Self { dir, source: GitSource::new(&hub.upstream, Arc::new(shared)) }
     }
 
