@@ -15,7 +15,7 @@ use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{PATIENCE, until};
 use weir_loadtest::relay::Line;
-use weir_origin::config::{RepositoryConfig, ServiceConfig};
+use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_runtime::config::duration;
 use weir_runtime::http_client::{Http2Client, http2_client};
 use weir_runtime::tls;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use weir_origin::Running;
-use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
+use weir_origin::config::{Config, TlsConfig};
+use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_protocol::name::ServiceName;
 use weir_runtime::{certificates, tls};
 

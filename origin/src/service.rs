@@ -11,8 +11,7 @@ use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
 use weir_tarball::{FolderPath, Selection};
 
-use crate::config::{PartConfig, ServiceConfig};
-use crate::source::{Followed, SourceKind};
+use crate::source::{Followed, PartConfig, ServiceConfig, SourceKind};
 
 /// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]

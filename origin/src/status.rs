@@ -8,11 +8,10 @@ use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_runtime::admin::Readiness;
 
 use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
-use crate::config::ServiceConfig;
 use crate::publish::Time;
 use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Lost, Service, WithoutPin};
-use crate::source::FetchSnapshot;
+use crate::source::{FetchSnapshot, ServiceConfig};
 
 /// The states of all repositories and services.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {

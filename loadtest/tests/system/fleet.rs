@@ -7,7 +7,7 @@ use weir_agent::ServiceStatus;
 use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::PATIENCE;
-use weir_origin::config::{RepositoryConfig, ServiceConfig};
+use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_protocol::name::ServiceName;
 
 const SERVICES: usize = 24;

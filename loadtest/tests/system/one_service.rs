@@ -9,7 +9,7 @@ use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::until;
 use weir_loadtest::scrape::Metrics;
-use weir_origin::config::{RepositoryConfig, ServiceConfig};
+use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_protocol::name::ServiceName;
 
 use crate::site::Client;

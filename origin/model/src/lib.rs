@@ -1,11 +1,13 @@
-//! What all layers of an origin share: its limits with their use, the clocks of the servers that it talks to, and the steps
-//! at which tests kill it.
+//! What all layers of an origin share: its limits with their use, the clocks of the servers that it talks to, what is wrong
+//! with a document, and the steps at which tests kill it.
 //!
 //! The crate knows no other layer, and does no I/O.
 
 mod bounds;
 pub mod failpoint;
 mod server_clocks;
+mod validation_error;
 
 pub use bounds::Bounds;
 pub use server_clocks::ServerClocks;
+pub use validation_error::{ValidationError, joined};

@@ -9,9 +9,9 @@ use prometheus::{IntGauge, IntGaugeVec, Registry};
 use weir_runtime::metric_families;
 
 use super::{Catalog, Snapshot};
-use crate::config::DefinedBy;
 use crate::lost_definitions::LostDefinitions;
 use crate::service::Condition;
+use crate::source::DefinedBy;
 
 metric_families! {
     /// The families of the catalog.

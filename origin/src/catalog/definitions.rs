@@ -8,9 +8,8 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use super::Map;
 use super::edit::Write;
 use super::raw_document::{RawDocument, Refused};
-use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig};
 use crate::publish::StoredDefinitions;
-use crate::source::SourceKind;
+use crate::source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
 /// A document and its author.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::definitions::{Defined, Definitions, version};
-use crate::config::{DefinedBy, LimitsConfig, RepositoryConfig, ServiceConfig};
-use crate::source::SourceKind;
+use crate::config::LimitsConfig;
+use crate::source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
 /// A requested change. Each of its documents was validated on its own.
 #[derive(Debug, Clone)]

@@ -18,10 +18,11 @@ use super::raw_document::RawDocument;
 use super::reconcile::ChangedNames;
 use super::storing::Plan;
 use super::{Catalog, Map, Snapshot};
-use crate::config::{LimitsConfig, ServiceConfig};
+use crate::config::LimitsConfig;
 use crate::publish::{Reloaded, Started, StoredDefinitions};
 use crate::reconcile::{Context, Terminated};
 use crate::service::Service;
+use crate::source::ServiceConfig;
 
 /// The most queued requests, and edits in progress.
 const QUEUE: usize = 64;

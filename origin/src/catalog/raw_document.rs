@@ -9,10 +9,10 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+use weir_model::{ValidationError, joined};
 use weir_protocol::name::RepositoryName;
 
-use crate::config::{RepositoryConfig, ServiceConfig, ValidationError, joined};
-use crate::source::SourceKind;
+use crate::source::{RepositoryConfig, ServiceConfig, SourceKind};
 
 /// The longest stored or logged reason, in characters; it may quote the document.
 pub(crate) const LONGEST_REASON: usize = 1000;

@@ -18,11 +18,10 @@ use super::owner::Owner;
 use super::permitted::permitted;
 use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
-use crate::config::{DefinedBy, ServiceConfig};
 use crate::publish::{Publisher, Retired, Started};
 use crate::reconcile::{self, MirrorDisposal, StartOptions};
 use crate::service::Service;
-use crate::source::SourceKind;
+use crate::source::{DefinedBy, ServiceConfig, SourceKind};
 
 /// Names whose definitions may have changed.
 #[derive(Debug, Default)]

@@ -67,7 +67,7 @@ fn json(document: &impl serde::Serialize) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{RepositoryConfig, ServiceConfig};
+    use crate::source::{RepositoryConfig, ServiceConfig};
 
     #[test]
     fn a_moved_service_is_written_before_it_is_removed() {

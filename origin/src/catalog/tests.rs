@@ -13,13 +13,13 @@ use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
 
 use super::*;
 use crate::cluster::Validity;
-use crate::config::{LimitsConfig, RepositoryConfig, RetentionConfig, ServiceConfig, StoreConfig, UpstreamsConfig};
+use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
 use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
 use crate::service::Condition;
-use crate::source::DataDir;
+use crate::source::{DataDir, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
 /// Starts a catalog on an engine that may fail.
 async fn start(

@@ -3,8 +3,8 @@
 use weir_ownership::Digests;
 
 use crate::catalog::version;
-use crate::config::{RepositoryConfig, ServiceConfig};
 use crate::signing::Signer;
+use crate::source::{RepositoryConfig, ServiceConfig};
 
 /// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,
 /// and of the signing keys.

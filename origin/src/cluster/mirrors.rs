@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
 
 use crate::catalog::Catalog;
-use crate::config::RepositoryConfig;
 use crate::publish::Publisher;
 use crate::reconcile::{self, Context, MirrorDisposal};
+use crate::source::RepositoryConfig;
 
 /// A mirror that was made ready so long ago is made again, which costs what moved since.
 const READY_FOR: Duration = Duration::from_secs(60);

@@ -7,6 +7,8 @@ use weir_runtime::{key_pair, secret_file, writable_directory};
 
 use super::file_check::FileCheck;
 use super::{Config, EtcdConfig};
+use crate::source::{PublicKey, RepositoryConfig};
+use crate::webhook::Secret;
 
 impl Config {
     /// Reads the files that the configuration names, for `--check-config`. If there are no errors, the origin can start.
@@ -43,7 +45,7 @@ impl Config {
             check.errors.extend(etcd.tls().err());
         }
         for repository in &self.repositories {
-            repository.check_files(&mut check);
+            check_repository(repository, &mut check);
         }
         check.warnings = self.secret_warnings();
         check
@@ -79,5 +81,29 @@ impl Config {
             repository.secrets().filter_map(move |(key, file)| secret_file::mode_warning(&what(key), file))
         }));
         warnings.collect()
+    }
+}
+
+/// Checks the named files. The origin starts without them, but a poll or a webhook fails.
+fn check_repository(repository: &RepositoryConfig, check: &mut FileCheck) {
+    let name = &repository.name;
+    for (key, file) in repository.files() {
+        let what = format!("repository `{name}`: `{key}`");
+        check.check_later_file(&what, file, |contents| (!contents.trim_ascii().is_empty()).then_some(()));
+    }
+    if let Some(ca) =
+        repository.ca.as_ref().filter(|ca| std::fs::read(ca).is_ok_and(|read| !read.trim_ascii().is_empty()))
+    {
+        check.record(&format!("repository `{name}`: `ca`"), tls::read_roots(ca).err());
+    }
+    for file in repository.verify.iter().flat_map(|verify| &verify.cosign_keys) {
+        if let Some(pem) = std::fs::read(file).ok().filter(|pem| !pem.trim_ascii().is_empty()) {
+            let what = format!("repository `{name}`: `verify.cosign_keys` {}", file.display());
+            check.record(&what, PublicKey::from_pem(&pem).err());
+        }
+    }
+    for file in &repository.webhook_secret_files {
+        let what = format!("repository `{name}`: `webhook_secret_files`");
+        check.check_later_file(&what, file, |secret| Secret::from_file(secret).map(drop));
     }
 }

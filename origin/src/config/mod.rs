@@ -7,27 +7,23 @@ mod file_check;
 mod fleet;
 mod limits;
 mod operator;
-mod part;
-mod repository;
-mod repository_validation;
 mod retention;
-mod service;
 mod signing;
-mod upstreams;
-mod validation_error;
-mod verify;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weir_model::{ValidationError, joined};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
 use weir_runtime::serve::LogConfig;
+
+use crate::source::{RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
 pub use access::AccessConfig;
 pub use cluster::{ClusterConfig, EngineName};
@@ -36,15 +32,8 @@ pub use fleet::{AgentConfig, AssignmentConfig};
 pub(crate) use fleet::{EntryDocument, IssuerDocument};
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
-pub use part::PartConfig;
-pub use repository::RepositoryConfig;
 pub use retention::RetentionConfig;
-pub use service::ServiceConfig;
 pub use signing::SigningConfig;
-pub use upstreams::{DefinedBy, UpstreamsConfig};
-pub use validation_error::ValidationError;
-pub(crate) use validation_error::joined;
-pub use verify::{SignedBy, VerifyConfig};
 pub use weir_store::{EtcdConfig, StoreConfig};
 
 /// The largest generation floor. Every JSON parser can represent it and larger generations exactly.

@@ -284,9 +284,9 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::config::ServiceConfig;
     use crate::event_log::tests::log;
     use crate::service::Service;
+    use crate::source::ServiceConfig;
     use http_body_util::BodyExt;
 
     use crate::catalog::Snapshot;

@@ -5,7 +5,7 @@ use weir_protocol::access_list::{AccessListError, Entries};
 use super::error::FleetError;
 use super::kind::Kind;
 use crate::catalog::{Outcome, Precondition, changeable, version};
-use crate::config::DefinedBy;
+use crate::source::DefinedBy;
 
 /// The author of an entry that applies.
 pub(crate) fn defined_by<T: Kind>(entries: &Entries<T>, name: &T::Name) -> DefinedBy {

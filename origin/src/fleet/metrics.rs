@@ -5,7 +5,7 @@ use weir_protocol::access_list::{Entries, Fleet};
 use weir_runtime::metric_families;
 
 use super::kind::Kind;
-use crate::config::DefinedBy;
+use crate::source::DefinedBy;
 
 metric_families! {
     /// The families of agents, assignments and issuers.

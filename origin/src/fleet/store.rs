@@ -17,8 +17,8 @@ use super::kind::Kind;
 use super::metrics::FleetMetrics;
 use super::record::{Stored, encode};
 use crate::catalog::{Outcome, Precondition};
-use crate::config::DefinedBy;
 use crate::publish::unix_milliseconds;
+use crate::source::DefinedBy;
 
 /// How often the records are read again, for changes by other origins.
 const REREAD_INTERVAL: Duration = Duration::from_secs(30);

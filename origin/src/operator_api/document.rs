@@ -11,7 +11,7 @@ use weir_runtime::serve::Body;
 
 use super::error::OperatorError;
 use crate::catalog::{Defined, Snapshot, version};
-use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig};
+use crate::source::{DefinedBy, RepositoryConfig, ServiceConfig};
 use crate::status;
 
 pub(super) struct Document {

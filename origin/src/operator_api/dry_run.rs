@@ -18,10 +18,10 @@ use weir_tarball::{Limits, ListedEntry, ListedKind};
 
 use super::error::OperatorError;
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
-use crate::config::{LimitsConfig, ServiceConfig};
+use crate::config::LimitsConfig;
 use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
 use crate::service::Service;
-use crate::source::ListTarget;
+use crate::source::{ListTarget, ServiceConfig};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
+use weir_model::ValidationError;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
 use weir_protocol::query::QueryError;
@@ -13,7 +14,6 @@ use weir_runtime::serve::{Body, RequestBodyError};
 use super::webhook::MAX_DELIVERIES_PER_SOURCE;
 use crate::catalog::{EditError, Refusal};
 use crate::cluster::Unreadable;
-use crate::config::{self, ValidationError};
 use crate::fleet::FleetError;
 use crate::member_client::MemberError;
 use crate::publish::PublishError;
@@ -64,7 +64,7 @@ pub(super) enum OperatorError {
     #[error("No origin has heard of {0} `{1}`.")]
     NotObserved(&'static str, String),
     /// An invalid document.
-    #[error("{}", config::joined(errors))]
+    #[error("{}", weir_model::joined(errors))]
     InvalidDocument { kind: &'static str, name: String, errors: Vec<ValidationError> },
     #[error("{0}")]
     Refused(Refusal),

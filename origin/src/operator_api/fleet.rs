@@ -21,8 +21,9 @@ use super::page::Page;
 use super::validation::{Object, ParsedDocument};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
-use crate::config::{AssignmentConfig, DefinedBy, EntryDocument};
+use crate::config::{AssignmentConfig, EntryDocument};
 use crate::fleet::{Change, FleetError, Kind, Known, Observed, dry_run};
+use crate::source::DefinedBy;
 
 /// Dry runs of assignments at a time.
 pub(super) const ASSIGNMENT_DRY_RUNS: usize = 2;

@@ -6,7 +6,7 @@ use super::dry_run::Part;
 use super::page::Page;
 use super::route::Route;
 use super::validation::{Object, read};
-use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::source::{RepositoryConfig, ServiceConfig};
 
 /// A document is valid and round-trips, or has validation errors.
 pub fn document(bytes: &[u8]) {

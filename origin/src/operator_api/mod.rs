@@ -36,7 +36,7 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
-use weir_model::Bounds;
+use weir_model::{Bounds, ValidationError};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
@@ -62,12 +62,10 @@ use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
 use self::webhook::Webhooks;
 use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome};
-use crate::config::{
-    AgentConfig, AssignmentConfig, Config, IssuerDocument, RepositoryConfig, ServiceConfig, UpstreamsConfig,
-    ValidationError,
-};
+use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument};
 use crate::fleet::FleetStore;
 use crate::observed::{Forgotten, Observed};
+use crate::source::{RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
 use crate::webhook::Delivery;
 

@@ -4,14 +4,14 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_model::ValidationError;
 use weir_protocol::name::RepositoryName;
 
 use crate::catalog::LONGEST_REASON;
-use crate::config::{
-    AgentConfig, AssignmentConfig, DefinedBy, EntryDocument, IssuerDocument, RepositoryConfig, ServiceConfig,
-    UpstreamsConfig, ValidationError,
+use crate::config::{AgentConfig, AssignmentConfig, EntryDocument, IssuerDocument};
+use crate::source::{
+    ChartName, DefinedBy, Followed, RefText, RepositoryConfig, ServiceConfig, SourceKind, UpstreamsConfig,
 };
-use crate::source::{ChartName, Followed, RefText, SourceKind};
 
 /// The most validation errors in one answer.
 const MAX_ERRORS: usize = 100;

@@ -59,7 +59,7 @@ impl DeltaQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ServiceConfig;
+    use crate::source::ServiceConfig;
 
     fn service(name: &str) -> Arc<Service> {
         Arc::new(

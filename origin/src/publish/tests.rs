@@ -30,11 +30,11 @@ use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 use super::request::Outcome;
 use super::*;
 use crate::cluster::Validity;
-use crate::config::{RetentionConfig, ServiceConfig};
+use crate::config::RetentionConfig;
 use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
-use crate::source::{Bundle, DataDir, MirrorManifest, Part};
+use crate::source::{Bundle, DataDir, MirrorManifest, Part, ServiceConfig};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

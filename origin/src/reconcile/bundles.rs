@@ -12,11 +12,11 @@ use weir_store::{Area, Objects};
 use super::context::Context;
 use super::job::Job;
 use super::threads::Threads;
-use crate::config::RepositoryConfig;
 use crate::metrics::Metrics;
 use crate::publish::{MirrorUpload, PublishError, Publisher, unix_milliseconds};
 use crate::source::{
-    Bundle, BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, MirrorManifest, Part, Source, WrittenBundle,
+    Bundle, BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, MirrorManifest, Part, RepositoryConfig,
+    Source, WrittenBundle,
 };
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
@@ -249,10 +249,10 @@ mod tests {
 
     use super::*;
     use crate::cluster::Validity;
-    use crate::config::{LimitsConfig, RetentionConfig, StoreConfig, UpstreamsConfig};
+    use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
     use crate::event_log::EventLog;
     use crate::publish::{Options, PublishMetrics};
-    use crate::source::{FetchProgress, PollRequest};
+    use crate::source::{FetchProgress, PollRequest, UpstreamsConfig};
     use weir_model::{Bounds, ServerClocks};
     use weir_store::testing::FaultyEngine;
     use weir_store::{Records, StoreMetrics};

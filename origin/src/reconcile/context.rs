@@ -9,12 +9,12 @@ use super::limiter::Limiter;
 use super::part_sources::PartSources;
 use super::threads::Threads;
 use crate::cluster::{ServiceNames, Validity};
-use crate::config::{LimitsConfig, UpstreamsConfig};
+use crate::config::LimitsConfig;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::publish::Publisher;
 use crate::source;
-use crate::source::DataDir;
+use crate::source::{DataDir, UpstreamsConfig};
 
 /// The most concurrent resolutions of refs. Each reads a few small files, and takes a thread.
 const CONCURRENT_RESOLUTIONS: usize = 8;

@@ -15,10 +15,9 @@ use super::rebuild::RebuildRequest;
 use super::start::Handover;
 use super::state::RepositoryState;
 use super::threads::Threads;
-use crate::config::RepositoryConfig;
 use crate::publish::{Publisher, Suspension};
 use crate::service::Service;
-use crate::source::{DataDir, Source};
+use crate::source::{DataDir, RepositoryConfig, Source};
 
 /// What happens to the mirror of a stopped worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

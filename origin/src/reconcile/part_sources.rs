@@ -18,10 +18,9 @@ use weir_tarball::{
 
 use super::handle::WorkerSignals;
 use super::state::RepositoryState;
-use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
-use crate::source::{ResolvedServices, ServiceFailure, Source, Tree};
+use crate::source::{RepositoryConfig, ResolvedServices, ServiceFailure, Source, Tree};
 
 /// The sources of the origin's workers, by repository.
 #[derive(Default)]

@@ -14,10 +14,11 @@ use super::poll_watchdog::{PollLimits, PollWatchdog};
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
 use crate::cluster::Validity;
-use crate::config::RepositoryConfig;
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::source::{DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, Source};
+use crate::source::{
+    DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, RepositoryConfig, Source,
+};
 
 /// The interval of the watchdog, and of updates of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);

@@ -20,9 +20,8 @@ use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
 use super::threads::Threads;
 use super::worker::{Inputs, Worker};
-use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::source::Source;
+use crate::source::{RepositoryConfig, Source};
 
 #[derive(Debug, Default)]
 pub(crate) struct StartOptions {

@@ -44,10 +44,9 @@ use super::schedule::Schedule;
 use super::service_states::{Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
 use super::steps::{BuildEnd, CachedResults, RunningBuild};
-use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::{Condition, Service};
-use crate::source::{ResolvedServices, ServiceFailure, Source};
+use crate::source::{RepositoryConfig, ResolvedServices, ServiceFailure, Source};
 
 type Services = BTreeMap<ServiceName, Arc<Service>>;
 

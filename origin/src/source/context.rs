@@ -5,9 +5,8 @@ use std::sync::Arc;
 use weir_model::{Bounds, ServerClocks};
 use weir_tarball::Limits;
 
-use crate::config::UpstreamsConfig;
 use crate::source::git::mirror::FetchMemory;
-use crate::source::{DataDir, SourceMetrics};
+use crate::source::{DataDir, SourceMetrics, UpstreamsConfig};
 
 /// What all sources of one origin share.
 pub(crate) struct SourceContext {

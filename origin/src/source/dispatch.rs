@@ -14,8 +14,8 @@ use super::{
     LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, SourceContext,
     Tree,
 };
-use crate::config::RepositoryConfig;
 use crate::service::Service;
+use crate::source::RepositoryConfig;
 
 /// Follows the upstream of one repository and stores its content. All methods block. Where there is a `stop`, setting it
 /// ends the method soon.

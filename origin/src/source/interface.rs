@@ -7,9 +7,9 @@ use weir_protocol::revision_id::RevisionId;
 use weir_tarball::{Limits, Selection};
 
 use super::{FetchProgress, Followed, ServiceFailure};
-use crate::config::RepositoryConfig;
 use crate::publish::{Candidate, PublishError};
 use crate::service::Service;
+use crate::source::RepositoryConfig;
 
 /// The result of resolving services: for each its revision and key, or why there is none.
 pub(crate) type ResolvedServices = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;

@@ -6,6 +6,7 @@
 
 mod archive;
 mod artifact;
+mod config;
 mod context;
 mod data_dir;
 mod dispatch;
@@ -38,6 +39,7 @@ mod upstream;
 
 #[cfg(feature = "fuzzing")]
 pub use archive::fuzz_archive;
+pub use config::{DefinedBy, PartConfig, RepositoryConfig, ServiceConfig, SignedBy, UpstreamsConfig, VerifyConfig};
 pub(crate) use context::{SourceContext, fetch_memory};
 pub(crate) use data_dir::DataDir;
 pub(crate) use dispatch::Source;

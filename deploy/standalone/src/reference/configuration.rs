@@ -139,7 +139,8 @@ impl Role<'_> {
 fn the_configuration_reference_matches_the_code() {
     let mut page = INTRODUCTION.to_owned();
     let origin = {
-        use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
+        use weir_origin::config::{Config, TlsConfig};
+        use weir_origin::source::{RepositoryConfig, ServiceConfig};
         let file = std::path::PathBuf::new;
         let tls = TlsConfig { certificate: file(), key: file(), client_ca: file() };
         let name = || "n".parse().unwrap();
@@ -158,8 +159,14 @@ fn the_configuration_reference_matches_the_code() {
     for (title, sources, defaults, reloadable) in [
         (
             "Origin",
-            &["origin/src/config", "origin/store/src/config.rs", "origin/store/src/etcd_config.rs", ACCESS_LOG, LAYER]
-                [..],
+            &[
+                "origin/src/config",
+                "origin/src/source/config",
+                "origin/store/src/config.rs",
+                "origin/store/src/etcd_config.rs",
+                ACCESS_LOG,
+                LAYER,
+            ][..],
             serde_json::to_value(origin),
             weir_origin::config::RELOADABLE,
         ),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use weir_origin::Condition;
-use weir_origin::config::{RepositoryConfig, ServiceConfig};
 use weir_origin::reconcile::Health;
+use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::certificates;
 

@@ -34,9 +34,9 @@ use super::{
     ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy, ServiceFailure,
     SourceContext, Upstream,
 };
-use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
+use crate::source::RepositoryConfig;
 
 /// A repository of archives as a source.
 pub(crate) struct ArtifactSource {

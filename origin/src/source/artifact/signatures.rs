@@ -9,7 +9,7 @@ use super::super::PublicKey;
 use super::Chosen;
 use super::back_off::Failed;
 use super::not_fetched::NotFetched;
-use crate::config::VerifyConfig;
+use crate::source::VerifyConfig;
 
 const COSIGN_KEYS: &str = "cosign_keys";
 

@@ -14,8 +14,8 @@ use super::fetch::Fetched;
 use super::listing::Choices;
 use super::signatures::Signatures;
 use super::{Chosen, chart_revision};
-use crate::config::VerifyConfig;
 use crate::service::Service;
+use crate::source::VerifyConfig;
 
 /// An archive's bytes, and how they become a folder.
 type Archive = (Sha256, Layout);
@@ -280,8 +280,7 @@ mod tests {
     use super::super::signatures::Policy;
     use super::super::{Blob, Location};
     use super::*;
-    use crate::config::ServiceConfig;
-    use crate::source::{RetryPolicy, SourceKind};
+    use crate::source::{RetryPolicy, ServiceConfig, SourceKind};
 
     const INTERVAL: Duration = Duration::from_secs(60);
 

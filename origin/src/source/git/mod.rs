@@ -40,8 +40,8 @@ use self::tree::{GitTree, lfs_files};
 use super::{
     LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext, Upstream,
 };
-use crate::config::RepositoryConfig;
 use crate::service::Service;
+use crate::source::RepositoryConfig;
 use crate::source::revision::Revision;
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.

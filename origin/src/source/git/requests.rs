@@ -7,9 +7,8 @@ use bytes::Bytes;
 use weir_protocol::digest::ObjectDigest;
 
 use super::lfs::{LfsFile, LfsOid};
-use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::source::{MirrorManifest, Part, RetainedRevisions, StoredLfsObject};
+use crate::source::{MirrorManifest, Part, RepositoryConfig, RetainedRevisions, StoredLfsObject};
 
 /// Parameters of a fetch of LFS files.
 pub(crate) struct LfsFetchRequest<'a> {

@@ -12,10 +12,9 @@ use super::GitSource;
 use super::commit_policy::Policy;
 use super::revision::{self, ReachabilityCache};
 use super::tree::content_key;
-use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
-use crate::source::{ResolvedServices, ServiceFailure};
+use crate::source::{RepositoryConfig, ResolvedServices, ServiceFailure};
 
 impl GitSource {
     /// Resolves the commits of services, and the keys of their tarballs.

@@ -13,11 +13,10 @@ use weir_protocol::digest::ObjectDigest;
 use weir_tarball::Limits;
 
 use super::*;
-use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::source::git::lfs::{LfsFile, LfsOid, Pointer};
 use crate::source::{
-    DataDir, FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext, SourceMetrics,
-    StoredLfsObject, fetch_memory,
+    DataDir, FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, RepositoryConfig, SourceContext,
+    SourceMetrics, StoredLfsObject, UpstreamsConfig, fetch_memory,
 };
 
 const MINUTE: u64 = 60_000;

@@ -19,9 +19,9 @@ use signed_object::{MAX_OBJECT_BYTES, NotSigned, SignatureFormat, Signed};
 
 use weir_protocol::name::RepositoryName;
 
-use crate::config::{SignedBy, VerifyConfig};
 use crate::source::git::revision::Tip;
 use crate::source::signatures::{SignatureError, gpgv};
+use crate::source::{SignedBy, VerifyConfig};
 
 /// The namespace of tags.
 const TAG_PREFIX: &str = "refs/tags/";

@@ -14,7 +14,8 @@ pub struct ValidationError {
 }
 
 impl ValidationError {
-    pub(crate) fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
+    /// Something is wrong with this field.
+    pub fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: field.into(), detail: detail.into() }
     }
 }
@@ -29,6 +30,6 @@ impl fmt::Display for ValidationError {
 }
 
 /// All errors in one line.
-pub(crate) fn joined(errors: &[ValidationError]) -> String {
+pub fn joined(errors: &[ValidationError]) -> String {
     errors.iter().map(ValidationError::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -1,12 +1,12 @@
 //! `[[service]]`: what agents follow.
 
 use serde::{Deserialize, Serialize};
+use weir_model::ValidationError;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
 use weir_tarball::{Filters, FolderPath, Selection};
 
 use super::PartConfig;
-use super::validation_error::ValidationError;
 use crate::source::{ChartName, Followed, RefText, SourceKind};
 
 /// A service to publish: a ref and a folder of a repository, or several (`parts`).

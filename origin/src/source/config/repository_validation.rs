@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use weir_model::ValidationError;
+
 use super::RepositoryConfig;
-use super::validation_error::ValidationError;
 use crate::source::Scheme;
 
 /// The most webhook secrets. Each delivery is verified with every one.

@@ -1,11 +1,11 @@
 //! `parts` of a `[[service]]`: the sources of a composed service.
 
 use serde::{Deserialize, Serialize};
+use weir_model::ValidationError;
 use weir_protocol::name::RepositoryName;
 use weir_tarball::{Filters, FolderPath, Selection, position};
 
 use super::ServiceConfig;
-use super::validation_error::ValidationError;
 use crate::source::{ChartName, RefText};
 
 /// The most parts of a service. Each is opened for a build.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
+use weir_model::ValidationError;
 use weir_runtime::config;
 
 use super::RepositoryConfig;
-use super::validation_error::ValidationError;
 use crate::source::{
     DEFAULT_MAX_ARTIFACT, DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR,
     DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_TAGS,
@@ -146,7 +146,7 @@ impl UpstreamsConfig {
         EgressPolicy { hosts: self.hosts.clone(), public_only, ..EgressPolicy::default() }
     }
 
-    pub(super) fn errors_of_limits(&self) -> Vec<String> {
+    pub(crate) fn errors_of_limits(&self) -> Vec<String> {
         let mut errors = Vec::new();
         let mut wrong = |what: &str| errors.push(format!("[upstreams] {what}"));
         if !(1..=10_000_000).contains(&self.max_refs) {

@@ -6,13 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::RepositoryName;
 use weir_runtime::config::{self, duration};
-use weir_runtime::tls;
 
 use super::DefinedBy;
-use super::file_check::FileCheck;
 use super::verify::VerifyConfig;
-use crate::source::{Endpoint, LayerSelector, PlatformName, PublicKey, Redirects, SourceKind, Upstream};
-use crate::webhook::Secret;
+use crate::source::{Endpoint, LayerSelector, PlatformName, Redirects, SourceKind, Upstream};
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
 const DEFAULT_MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -215,14 +212,14 @@ impl RepositoryConfig {
     }
 
     /// The files of secrets, each with its key.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let of_polls = ["password_file", "token_file", "client_key", "proxy_password_file", "ssh_key"];
         let of_polls = self.files().filter(move |(key, _)| of_polls.contains(key));
         of_polls.chain(self.webhook_secret_files.iter().map(|file| ("webhook_secret_files", &**file)))
     }
 
     /// The files that a poll needs, each with its key.
-    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
             ("ca", &self.ca),
             ("password_file", &self.password_file),
@@ -237,34 +234,10 @@ impl RepositoryConfig {
         files.chain(self.verify.iter().flat_map(VerifyConfig::files))
     }
 
-    pub(super) fn resolve_paths(&mut self, base: &Path) {
+    pub(crate) fn resolve_paths(&mut self, base: &Path) {
         for (_, path) in self.files_mut() {
             config::resolve(base, path);
         }
         self.url.resolve(base);
-    }
-
-    /// Checks the named files. The origin starts without them, but a poll or a webhook fails.
-    pub(super) fn check_files(&self, check: &mut FileCheck) {
-        let name = &self.name;
-        for (key, file) in self.files() {
-            let what = format!("repository `{name}`: `{key}`");
-            check.check_later_file(&what, file, |contents| (!contents.trim_ascii().is_empty()).then_some(()));
-        }
-        if let Some(ca) =
-            self.ca.as_ref().filter(|ca| std::fs::read(ca).is_ok_and(|read| !read.trim_ascii().is_empty()))
-        {
-            check.record(&format!("repository `{name}`: `ca`"), tls::read_roots(ca).err());
-        }
-        for file in self.verify.iter().flat_map(|verify| &verify.cosign_keys) {
-            if let Some(pem) = std::fs::read(file).ok().filter(|pem| !pem.trim_ascii().is_empty()) {
-                let what = format!("repository `{name}`: `verify.cosign_keys` {}", file.display());
-                check.record(&what, PublicKey::from_pem(&pem).err());
-            }
-        }
-        for file in &self.webhook_secret_files {
-            let what = format!("repository `{name}`: `webhook_secret_files`");
-            check.check_later_file(&what, file, |secret| Secret::from_file(secret).map(drop));
-        }
     }
 }
