@@ -16,7 +16,7 @@ use weir_tarball::delta;
 
 use crate::metrics::Metrics;
 use crate::publish::{DeltaPlan, Publisher};
-use crate::service::Service;
+use crate::source::Service;
 use crate::tar_reader::TarReader;
 
 /// The smallest zstd body for which deltas are made: of less nobody saves what a write of the record and an event to each

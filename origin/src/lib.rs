@@ -27,7 +27,6 @@ mod publish;
 mod readiness;
 pub mod reconcile;
 mod running;
-mod service;
 mod signing;
 pub mod source;
 mod status;
@@ -53,7 +52,6 @@ pub use metrics::families;
 pub use operator_api::fuzzing;
 pub use publish::verify;
 pub use running::{Running, start};
-pub use service::{Condition, Lost, WithoutPin};
 #[cfg(feature = "fuzzing")]
 pub use source::git::fuzz_signed_object;
 pub use stored_documents::{StoredDocuments, stored_documents};

@@ -4,7 +4,7 @@ use weir_runtime::admin::Readiness;
 
 use crate::catalog::Catalog;
 use crate::reconcile::Health;
-use crate::service::Condition;
+use crate::source::Condition;
 
 /// Numbers of problems, without names: a prober need not know what the origin serves.
 #[derive(Debug, Default)]

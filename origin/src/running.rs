@@ -43,10 +43,9 @@ use crate::operator_api::{Members, OperatorApi};
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
-use crate::service::Condition;
 use crate::signing::Signer;
-use crate::source::DataDir;
 use crate::source::git::mirror;
+use crate::source::{Condition, DataDir};
 use crate::versions::Versions;
 use crate::{access, deltas, disk_watch, last_seen, status};
 

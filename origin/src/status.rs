@@ -10,8 +10,7 @@ use weir_runtime::admin::Readiness;
 use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
 use crate::publish::Time;
 use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
-use crate::service::{Condition, Lost, Service, WithoutPin};
-use crate::source::{FetchSnapshot, ServiceConfig};
+use crate::source::{Condition, FetchSnapshot, Lost, Service, ServiceConfig, WithoutPin};
 
 /// The states of all repositories and services.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {

@@ -18,7 +18,7 @@ use crate::diff::Cancellable;
 pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
 use crate::publish::{Positions, PublishError, Publisher, ReadPositions, VersionChange, VersionChangeError};
-use crate::service::Service;
+use crate::source::Service;
 use crate::tar_reader::{ReadError, TarReader};
 
 /// The most concurrent diffs, each of which reads two tarballs; more wait.

@@ -45,7 +45,7 @@ const LONG_FILES: &[(&str, &str)] = &[
 const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("shared/runtime/src/serve", &["connection_metrics", "metrics", "quic_metrics"], "one family of metrics in three files"),
     ("shared/runtime/src/serve", &["http2", "tcp"], "HTTP/2 begins on a connection of TCP"),
-    ("origin/src", &["catalog", "certificates", "cluster", "config", "disk_watch", "event_log", "fleet", "lost_definitions", "member_api", "member_client", "metrics", "operator_api", "publish", "reconcile", "service", "source", "status", "versions"], "one crate; crates of its layers take it apart"),
+    ("origin/src", &["catalog", "certificates", "cluster", "event_log", "fleet", "lost_definitions", "member_api", "member_client", "metrics", "operator_api", "publish", "reconcile", "status", "versions"], "one crate; crates of its layers take it apart"),
     ("origin/src/catalog", &["definitions", "edit"], "an edit is decided on definitions, which apply it"),
     ("origin/src/catalog", &["edits", "owner", "reconcile"], "one task in three files"),
     ("origin/src/source/config", &["part", "service"], "a service has parts, and a part is read like a service"),
@@ -56,7 +56,8 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/ownership/src/simulation", &["node", "world", "writer"], "one simulator in several files"),
     ("origin/src/publish", &["draft", "mark", "mirror", "open", "ownership", "pending_change", "publisher", "retention", "writer"], "`impl Publisher` in ten files"),
     ("origin/src/reconcile", &["build", "bundles", "context", "handle", "lfs", "maintenance", "part_sources", "pipeline", "poll", "rebuild", "start", "steps", "worker"], "`impl Worker` in seven files"),
-    ("origin/src/source", &["context", "followed", "git", "interface", "kind"], "Git opens other sources of LFS"),
+    ("origin/src/source", &["context", "git"], "the budget of memory is that of fetches of Git"),
+    ("origin/src/source", &["followed", "kind"], "a kind says which words it has, and what they mean"),
     ("origin/src/source", &["endpoint", "http", "oci", "upstream"], "an upstream and how it is reached are not told apart"),
     ("origin/src/source/git/mirror", &["left_out", "listing", "protocol_session", "refs"], "one listing in four files"),
     ("origin/src/source/git/tree", &["contents", "walk"], "one walk in two files"),

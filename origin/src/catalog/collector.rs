@@ -10,8 +10,7 @@ use weir_runtime::metric_families;
 
 use super::{Catalog, Snapshot};
 use crate::lost_definitions::LostDefinitions;
-use crate::service::Condition;
-use crate::source::DefinedBy;
+use crate::source::{Condition, DefinedBy};
 
 metric_families! {
     /// The families of the catalog.

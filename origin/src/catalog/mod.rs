@@ -29,7 +29,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::publish::Retired;
 use crate::reconcile::{Handle, Health};
-use crate::service::Service;
+use crate::source::Service;
 
 pub(crate) use collector::{CatalogCollector, CatalogMetrics};
 pub(crate) use definitions::{Defined, Definitions, Documents, version};

@@ -21,8 +21,7 @@ use super::{Catalog, Map, Snapshot};
 use crate::config::LimitsConfig;
 use crate::publish::{Reloaded, Started, StoredDefinitions};
 use crate::reconcile::{Context, Terminated};
-use crate::service::Service;
-use crate::source::ServiceConfig;
+use crate::source::{Service, ServiceConfig};
 
 /// The most queued requests, and edits in progress.
 const QUEUE: usize = 64;

@@ -20,8 +20,7 @@ use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
 use crate::publish::{Publisher, Retired, Started};
 use crate::reconcile::{self, MirrorDisposal, StartOptions};
-use crate::service::Service;
-use crate::source::{DefinedBy, ServiceConfig, SourceKind};
+use crate::source::{DefinedBy, Service, ServiceConfig, SourceKind};
 
 /// Names whose definitions may have changed.
 #[derive(Debug, Default)]

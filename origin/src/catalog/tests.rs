@@ -18,8 +18,7 @@ use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
-use crate::service::Condition;
-use crate::source::{DataDir, RepositoryConfig, ServiceConfig, UpstreamsConfig};
+use crate::source::{Condition, DataDir, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
 /// Starts a catalog on an engine that may fail.
 async fn start(

@@ -14,7 +14,7 @@ use super::failure::{Failure, Unpublished};
 use super::{EdgeApi, InCluster};
 use crate::catalog::Snapshot;
 use crate::cluster::Unreadable;
-use crate::service::Service;
+use crate::source::Service;
 
 impl EdgeApi {
     /// The current descriptor, from memory.

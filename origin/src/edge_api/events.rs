@@ -285,8 +285,7 @@ mod tests {
 
     use super::*;
     use crate::event_log::tests::log;
-    use crate::service::Service;
-    use crate::source::ServiceConfig;
+    use crate::source::{Service, ServiceConfig};
     use http_body_util::BodyExt;
 
     use crate::catalog::Snapshot;

@@ -10,7 +10,7 @@ use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use crate::reconcile::{Health, Phase, RepositoryState};
-use crate::service::Condition;
+use crate::source::Condition;
 
 /// `Retry-After` while content is being built.
 const SOON: Duration = Duration::from_secs(2);

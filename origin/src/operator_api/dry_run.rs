@@ -20,8 +20,7 @@ use super::error::OperatorError;
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::LimitsConfig;
 use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
-use crate::service::Service;
-use crate::source::{ListTarget, ServiceConfig};
+use crate::source::{ListTarget, Service, ServiceConfig};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;

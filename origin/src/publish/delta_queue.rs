@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use weir_protocol::name::ServiceName;
 
-use crate::service::Service;
+use crate::source::Service;
 
 /// The services whose current version has no deltas yet, each once, the longest waiting first. It is in memory only: what
 /// waits at a stop gets its deltas with the next version.

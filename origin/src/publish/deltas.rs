@@ -14,7 +14,7 @@ use super::error::PublishError;
 use super::pending_change::PendingChange;
 use super::publisher::Publisher;
 use super::row::Row;
-use crate::service::Service;
+use crate::source::Service;
 
 /// The versions before the current one that it has deltas against.
 const BASES: usize = 3;

@@ -17,11 +17,11 @@ use super::generation;
 use super::history_line::{Line, Why};
 use super::page::{self, Page};
 use super::record::RepositoryRecord;
-use super::request::{Candidate, Outcome, VersionChange};
+use super::request::{Outcome, VersionChange};
 use super::retention::supersede;
 use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
-use crate::service::Service;
 use crate::signing::Signer;
+use crate::source::{Candidate, Service};
 
 /// Options that apply to every change.
 #[derive(Debug, Clone)]

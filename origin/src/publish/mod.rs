@@ -60,7 +60,7 @@ pub(crate) use ownership::TakeError;
 pub(crate) use positions::{MIN_PREFIX, Positions, ReadPositions};
 pub(crate) use publisher::Publisher;
 pub(crate) use record::{claim_of, reclaimed};
-pub(crate) use request::{Cached, Candidate, DefinitionChange, VersionChange};
+pub(crate) use request::{Cached, DefinitionChange, VersionChange};
 pub(crate) use row::unix_milliseconds;
 pub(crate) use stored_definitions::{StoredDefinitions, stored_definitions};
 pub(crate) use suspended::Reloaded;

@@ -21,8 +21,8 @@ use super::known::KnownService;
 use super::pending_change::PendingChange;
 use super::protection::Protection;
 use super::publisher::{Handle, Publisher};
-use super::request::{Cached, Candidate, Outcome};
-use crate::service::Service;
+use super::request::{Cached, Outcome};
+use crate::source::{Candidate, Service};
 
 impl Publisher {
     /// Publishes candidates whose content is stored: in the service's versions, or as the current version of another

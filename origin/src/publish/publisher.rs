@@ -19,12 +19,12 @@ use super::known::{Known, KnownService};
 use super::pending_change::PendingChange;
 use super::protection::Protection;
 use super::record::RepositoryRecord;
-use super::request::{Candidate, DefinitionChange, VersionChange};
+use super::request::{DefinitionChange, VersionChange};
 use super::row::{Definition, unix_milliseconds};
 use super::store_identity::StoreIdentity;
 use super::writer::{MAX_WAITING, Repository, Request, Shared, Writer};
 use crate::config::RetentionConfig;
-use crate::service::Service;
+use crate::source::{Candidate, Service};
 
 /// Publishes, and changes versions and definitions. A method that writes returns when the change is durable and
 /// visible. If the caller gives up, the change is completed anyway.

@@ -32,9 +32,8 @@ use super::*;
 use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::event_log::{EventLog, Read};
-use crate::service::Service;
 use crate::signing::Signer;
-use crate::source::{Bundle, DataDir, MirrorManifest, Part, ServiceConfig};
+use crate::source::{Bundle, Candidate, DataDir, MirrorManifest, Part, Service, ServiceConfig};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

@@ -14,8 +14,7 @@ use super::part_sources::PartSources;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::publish::{Attempt, PublishError, Publisher};
-use crate::service::Service;
-use crate::source::{DataDir, RetryPolicy, ServiceFailure, Source, free_disk};
+use crate::source::{DataDir, RetryPolicy, Service, ServiceFailure, Source, free_disk};
 
 /// The limits of builds.
 #[derive(Debug, Clone, Copy)]

@@ -16,8 +16,7 @@ use super::start::Handover;
 use super::state::RepositoryState;
 use super::threads::Threads;
 use crate::publish::{Publisher, Suspension};
-use crate::service::Service;
-use crate::source::{DataDir, RepositoryConfig, Source};
+use crate::source::{DataDir, RepositoryConfig, Service, Source};
 
 /// What happens to the mirror of a stopped worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,9 +16,8 @@ use super::job::Job;
 use super::limiter::Kind;
 use super::pipeline::Pipeline;
 use super::state::WaitsFor;
-use crate::service::Service;
 use crate::source::git::lfs::{LfsFile, LfsOid};
-use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure};
+use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, Service, ServiceFailure};
 
 /// The state shared by all LFS fetches of a repository.
 #[derive(Debug, Default)]
@@ -183,6 +182,7 @@ impl Pipeline {
         }
         let deadline = poller.config.borrow().poll_timeout;
         let published = self.context.publisher.revisions(&poller.name, &BTreeSet::new()).await;
+        let published = published.map_err(ServiceFailure::from);
         let (stored, reader) = (self.context.publisher.stored_lfs(&poller.name).await, poller.bundles.reader());
         let (fetcher, needed_objects) = (poller.clone(), policy.needed_objects.clone());
         let job = Job::start("lfs", &poller.threads, move |stop| {

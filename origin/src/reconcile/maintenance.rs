@@ -14,9 +14,8 @@ use super::context::Context;
 use super::job::Job;
 use super::poll::Poller;
 use super::worker::Worker;
-use crate::service::Service;
 use crate::source::git::bundles::INCREMENTAL_INTERVAL;
-use crate::source::{BundleError, MaintenanceRequest};
+use crate::source::{BundleError, MaintenanceRequest, Service, ServiceFailure};
 
 /// The longest time between two maintenances, because leftover files become removable with time.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
@@ -123,7 +122,8 @@ async fn maintain(
 ) -> MaintenanceEnd {
     let permit = Arc::new(permit);
     let held = permit.clone();
-    let (source, mut published) = (poller.source.clone(), context.publisher.revisions(&poller.name, &homes).await);
+    let published = context.publisher.revisions(&poller.name, &homes).await;
+    let (source, mut published) = (poller.source.clone(), published.map_err(ServiceFailure::from));
     published.iter_mut().for_each(|published| published.extend_from_slice(&in_progress));
     let job = Job::start("maintenance", &context.threads, move |stop| {
         // Released when the thread ends, even if the worker has stopped before.

@@ -18,9 +18,7 @@ use weir_tarball::{
 
 use super::handle::WorkerSignals;
 use super::state::RepositoryState;
-use crate::publish::Candidate;
-use crate::service::Service;
-use crate::source::{RepositoryConfig, ResolvedServices, ServiceFailure, Source, Tree};
+use crate::source::{Candidate, RepositoryConfig, ResolvedServices, Service, ServiceFailure, Source, Tree};
 
 /// The sources of the origin's workers, by repository.
 #[derive(Default)]

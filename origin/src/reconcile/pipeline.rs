@@ -16,9 +16,8 @@ use super::context::Context;
 use super::job::{Job, JobPanicked};
 use super::lfs::{LfsFetches, LfsPolicy};
 use super::poll::Poller;
-use crate::publish::{Attempt, Candidate};
-use crate::service::Service;
-use crate::source::{ResolvedServices, RetryPolicy, ServiceFailure};
+use crate::publish::Attempt;
+use crate::source::{Candidate, ResolvedServices, RetryPolicy, Service, ServiceFailure};
 
 /// The most contents of a repository that are being built or published. The writer of its record publishes all waiting ones
 /// in one write. While the store stalls, each may have a few frames in memory.

@@ -15,9 +15,9 @@ use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
 use crate::cluster::Validity;
 use crate::metrics::Metrics;
-use crate::service::Service;
 use crate::source::{
-    DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, RepositoryConfig, Source,
+    DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, RepositoryConfig,
+    Service, Source,
 };
 
 /// The interval of the watchdog, and of updates of the progress.

@@ -14,8 +14,7 @@ use super::job::Job;
 use super::part_sources::PartSources;
 use super::state::{Failure, Health};
 use super::threads::Threads;
-use crate::service::Service;
-use crate::source::{ListRequest, ListTarget, ServiceFailure, Source};
+use crate::source::{ListRequest, ListTarget, Service, ServiceFailure, Source};
 
 /// What is previewed.
 pub(crate) enum PreviewTarget {

@@ -17,9 +17,7 @@ use super::lfs::{LfsPolicy, NeededObjects};
 use super::pipeline::Pipeline;
 use super::service_states::Cause;
 use super::worker::Worker;
-use crate::publish::Candidate;
-use crate::service::Service;
-use crate::source::{RetryPolicy, ServiceFailure};
+use crate::source::{Candidate, RetryPolicy, Service, ServiceFailure};
 
 /// The capacity of the queue of requests, and the most waiters for one rebuild.
 pub(super) const REBUILD_QUEUE: usize = 64;

@@ -10,8 +10,7 @@ use weir_protocol::revision_id::RevisionId;
 use super::service_states::Cause;
 use super::worker::Worker;
 use crate::publish::SeenTip;
-use crate::service::Service;
-use crate::source::{RetryPolicy, ServiceFailure};
+use crate::source::{RetryPolicy, Service, ServiceFailure};
 
 /// While more services than this are busy, results are reported together, because a report takes time in proportion to the
 /// number of services.

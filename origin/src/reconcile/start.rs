@@ -20,8 +20,7 @@ use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
 use super::threads::Threads;
 use super::worker::{Inputs, Worker};
-use crate::service::Service;
-use crate::source::{RepositoryConfig, Source};
+use crate::source::{RepositoryConfig, Service, Source};
 
 #[derive(Debug, Default)]
 pub(crate) struct StartOptions {

@@ -13,9 +13,8 @@ use super::job::JobPanicked;
 use super::lfs::{LfsPolicy, NeededObjects};
 use super::service_states::Action;
 use super::worker::Worker;
-use crate::publish::{Cached, Candidate, PublishError};
-use crate::service::Service;
-use crate::source::{ResolvedServices, ServiceFailure};
+use crate::publish::{Cached, PublishError};
+use crate::source::{Candidate, ResolvedServices, Service, ServiceFailure};
 
 /// The result of publishing cached content, for each candidate.
 pub(super) type CachedResults = Result<Vec<Cached>, PublishError>;

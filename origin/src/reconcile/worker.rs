@@ -44,9 +44,7 @@ use super::schedule::Schedule;
 use super::service_states::{Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
 use super::steps::{BuildEnd, CachedResults, RunningBuild};
-use crate::publish::Candidate;
-use crate::service::{Condition, Service};
-use crate::source::{RepositoryConfig, ResolvedServices, ServiceFailure, Source};
+use crate::source::{Candidate, Condition, RepositoryConfig, ResolvedServices, Service, ServiceFailure, Source};
 
 type Services = BTreeMap<ServiceName, Arc<Service>>;
 

@@ -14,8 +14,7 @@ use super::{
     LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, SourceContext,
     Tree,
 };
-use crate::service::Service;
-use crate::source::RepositoryConfig;
+use crate::source::{RepositoryConfig, Service};
 
 /// Follows the upstream of one repository and stores its content. All methods block. Where there is a `stop`, setting it
 /// ends the method soon.

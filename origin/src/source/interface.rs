@@ -7,15 +7,13 @@ use weir_protocol::revision_id::RevisionId;
 use weir_tarball::{Limits, Selection};
 
 use super::{FetchProgress, Followed, ServiceFailure};
-use crate::publish::{Candidate, PublishError};
-use crate::service::Service;
-use crate::source::RepositoryConfig;
+use crate::source::{Candidate, RepositoryConfig, Service};
 
 /// The result of resolving services: for each its revision and key, or why there is none.
 pub(crate) type ResolvedServices = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;
 
-/// The revisions of the repository's current and retained versions.
-pub(crate) type RetainedRevisions = Result<Vec<(ServiceName, RevisionId)>, PublishError>;
+/// The revisions of the repository's current and retained versions, or why they are unknown.
+pub(crate) type RetainedRevisions = Result<Vec<(ServiceName, RevisionId)>, ServiceFailure>;
 
 /// Parameters of a poll.
 pub(crate) struct PollRequest<'a> {

@@ -6,6 +6,7 @@
 
 mod archive;
 mod artifact;
+mod candidate;
 mod config;
 mod context;
 mod data_dir;
@@ -32,6 +33,7 @@ mod redirects;
 pub mod revision;
 mod runtime;
 pub(crate) mod secret;
+mod service;
 mod shown;
 mod signatures;
 mod tree;
@@ -39,6 +41,7 @@ mod upstream;
 
 #[cfg(feature = "fuzzing")]
 pub use archive::fuzz_archive;
+pub(crate) use candidate::Candidate;
 pub use config::{DefinedBy, PartConfig, RepositoryConfig, ServiceConfig, SignedBy, UpstreamsConfig, VerifyConfig};
 pub(crate) use context::{SourceContext, fetch_memory};
 pub(crate) use data_dir::DataDir;
@@ -69,6 +72,8 @@ pub use oci::fuzz_registry_words;
 pub use oci::{LayerOperation, LayerSelector, PlatformName, PlatformNameError};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
+pub(crate) use service::Service;
+pub use service::{Condition, Lost, WithoutPin};
 pub(crate) use signatures::PublicKey;
 #[cfg(feature = "fuzzing")]
 pub use signatures::fuzz_cosign;

@@ -10,12 +10,13 @@ pub(crate) use std::time::{Duration, SystemTime};
 pub(crate) use bytes::Bytes;
 pub(crate) use reqwest::{Method, StatusCode};
 pub(crate) use serde_json::{Value, json};
-pub(crate) use weir_origin::Condition;
 pub(crate) use weir_origin::config::Config;
 pub(crate) use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
 pub(crate) use weir_origin::source::git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
 pub(crate) use weir_origin::source::git::revision::RevisionError;
-pub(crate) use weir_origin::source::{DEFAULT_MAX_OBJECT, EgressPolicy, Hosts, RepositoryConfig, ServiceConfig};
+pub(crate) use weir_origin::source::{
+    Condition, DEFAULT_MAX_OBJECT, EgressPolicy, Hosts, RepositoryConfig, ServiceConfig,
+};
 pub(crate) use weir_origin::source::{FetchProgress, Redirects, UpstreamError};
 pub(crate) use weir_protocol::commit_id::CommitId;
 pub(crate) use weir_protocol::descriptor::{Descriptor, OmissionReason};

@@ -1,6 +1,6 @@
 //! History, diff, rollback and pins, on a running origin.
 
-use weir_origin::WithoutPin;
+use weir_origin::source::WithoutPin;
 use weir_origin::versions::{ChangeRequest, VersionError, Why};
 
 use crate::prelude::*;

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use weir_origin::Condition;
 use weir_origin::reconcile::Health;
-use weir_origin::source::{RepositoryConfig, ServiceConfig};
+use weir_origin::source::{Condition, RepositoryConfig, ServiceConfig};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::certificates;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use weir_agent::ServiceStatus;
-use weir_origin::Condition;
 use weir_origin::reconcile::{Health, RepositoryState};
+use weir_origin::source::Condition;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::observed::HookState;

@@ -16,8 +16,7 @@ use super::super::metrics::SourceMetrics;
 use super::super::oci::{Artifact, ArtifactRef, Artifacts, OciName, Registry, Selector, Tokens};
 use super::super::{Address, FetchProgress, Followed, Scheme};
 use super::{Blob, Chosen, Location, chart_revision};
-use crate::service::Service;
-use crate::source::RepositoryConfig;
+use crate::source::{RepositoryConfig, Service};
 
 /// How the versions of an upstream are listed.
 pub(super) enum Listing {

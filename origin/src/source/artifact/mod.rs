@@ -34,9 +34,7 @@ use super::{
     ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy, ServiceFailure,
     SourceContext, Upstream,
 };
-use crate::publish::Candidate;
-use crate::service::Service;
-use crate::source::RepositoryConfig;
+use crate::source::{Candidate, RepositoryConfig, Service};
 
 /// A repository of archives as a source.
 pub(crate) struct ArtifactSource {

@@ -14,8 +14,7 @@ use super::fetch::Fetched;
 use super::listing::Choices;
 use super::signatures::Signatures;
 use super::{Chosen, chart_revision};
-use crate::service::Service;
-use crate::source::VerifyConfig;
+use crate::source::{Service, VerifyConfig};
 
 /// An archive's bytes, and how they become a folder.
 type Archive = (Sha256, Layout);

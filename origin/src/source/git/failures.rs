@@ -11,9 +11,8 @@ use super::GitSource;
 use super::commit_policy::VerifyError;
 use super::mirror::MirrorError;
 use super::revision::{RevisionError, Tip};
-use crate::service::Service;
 use crate::source::revision::Revision;
-use crate::source::{Followed, LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
+use crate::source::{Followed, LeftOutRef, PollFailure, RetryPolicy, Service, ServiceFailure};
 
 impl GitSource {
     /// Converts a tarball error. If an object could not be read, the mirror is checked for it.

@@ -16,8 +16,7 @@ use super::GitSource;
 use super::lfs::{LfsOid, LfsUsage};
 use super::revision::{self, ReachabilityCache, RevisionError};
 use super::tree::{content_key, lfs_files};
-use crate::service::Service;
-use crate::source::{RetainedRevisions, ServiceFailure};
+use crate::source::{RetainedRevisions, Service, ServiceFailure};
 
 /// Partial downloads above this age belong to a killed process.
 const PARTIAL_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
@@ -65,8 +64,7 @@ impl GitSource {
         };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());
         for service in services.iter().filter(|service| service.selection.lfs) {
-            let versions =
-                published.as_ref().map_err(|error| error.clone())?.iter().filter(|(name, _)| *name == service.name);
+            let versions = published.as_ref().map_err(Clone::clone)?.iter().filter(|(name, _)| *name == service.name);
             let mut commits: Vec<_> = versions.filter_map(|(_, revision)| revision.commit()).collect();
             let followed = Self::revision_of(&service.followed)?;
             match revision::tip(&mirror, followed, &mut ReachabilityCache::default(), stop) {

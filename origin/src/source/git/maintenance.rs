@@ -45,7 +45,7 @@ impl GitSource {
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
         let mirror = self.mirror.get().map_err(|error| failed(&error))?;
         let retained = || {
-            let revisions = published.as_ref().map_err(|error| failed(error))?;
+            let revisions = published.as_ref().map_err(|unknown| failed(&unknown.reason))?;
             Ok(revisions.iter().filter_map(|(_, revision)| revision.commit()).collect())
         };
         let (min_free, max_mirror) = (self.shared.min_free, self.shared.upstreams.max_mirror.as_u64());

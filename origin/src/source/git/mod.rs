@@ -40,9 +40,8 @@ use self::tree::{GitTree, lfs_files};
 use super::{
     LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext, Upstream,
 };
-use crate::service::Service;
-use crate::source::RepositoryConfig;
 use crate::source::revision::Revision;
+use crate::source::{RepositoryConfig, Service};
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub(crate) struct GitSource {

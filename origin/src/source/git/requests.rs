@@ -7,8 +7,7 @@ use bytes::Bytes;
 use weir_protocol::digest::ObjectDigest;
 
 use super::lfs::{LfsFile, LfsOid};
-use crate::service::Service;
-use crate::source::{MirrorManifest, Part, RepositoryConfig, RetainedRevisions, StoredLfsObject};
+use crate::source::{MirrorManifest, Part, RepositoryConfig, RetainedRevisions, Service, StoredLfsObject};
 
 /// Parameters of a fetch of LFS files.
 pub(crate) struct LfsFetchRequest<'a> {

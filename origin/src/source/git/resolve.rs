@@ -12,9 +12,7 @@ use super::GitSource;
 use super::commit_policy::Policy;
 use super::revision::{self, ReachabilityCache};
 use super::tree::content_key;
-use crate::publish::Candidate;
-use crate::service::Service;
-use crate::source::{RepositoryConfig, ResolvedServices, ServiceFailure};
+use crate::source::{Candidate, RepositoryConfig, ResolvedServices, Service, ServiceFailure};
 
 impl GitSource {
     /// Resolves the commits of services, and the keys of their tarballs.
