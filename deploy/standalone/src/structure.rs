@@ -14,6 +14,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree, token_stream};
 /// The folders of the crates, and of their tests.
 const CRATES: &[&str] = &[
     "shared/protocol",
+    "shared/http3",
     "shared/runtime",
     "origin/model",
     "origin/store",

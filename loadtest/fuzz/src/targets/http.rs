@@ -1,11 +1,11 @@
 //! What clients send in a request: ranges, tags, codings, paths, and the frames of HTTP/3.
 
+use weir_http3::fuzzing;
 use weir_protocol::conditional::{if_none_match, if_none_match_tag, if_range, tarball_etag};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::encoding::{Encoding, negotiate};
 use weir_protocol::range::{RequestedRange, content_range, parse_range};
 use weir_protocol::route::Route;
-use weir_runtime::serve::fuzzing;
 
 /// A header, with a length before it in the first eight bytes.
 pub(crate) fn range(bytes: &[u8]) {

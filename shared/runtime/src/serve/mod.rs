@@ -35,8 +35,6 @@ use http::{Request, Response, StatusCode};
 
 pub use access_log::{AccessLog, AccessMode, LogConfig, RequestFacts};
 pub use body::{Body, BoxError, RequestBody, RequestBodyError};
-#[cfg(feature = "fuzzing")]
-pub use http3::fuzzing;
 pub use http3::{QuicOptions, quic};
 pub use metrics::{HttpMetrics, ListenerMetrics};
 pub use part_writer::{NotTaken, PART_TIMEOUT, PartWriter};

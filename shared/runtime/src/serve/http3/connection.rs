@@ -11,9 +11,8 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use quinn::Connection;
 use tokio::time::Instant;
+use weir_http3::{Code, ControlSender, CriticalStreams, RequestError, identify};
 
-use super::control::{self, ControlSender, CriticalStreams};
-use super::error::{Code, RequestError};
 use super::request::{self, Context, ResponseStream};
 use crate::serve::Handler;
 
@@ -93,7 +92,7 @@ pub(super) async fn serve<H: Handler>(
                 }
             }
             accepted = connection.accept_uni() => match accepted {
-                Ok(stream) => identified.push(control::identify(stream)),
+                Ok(stream) => identified.push(identify(stream)),
                 Err(_) => return Code::NO_ERROR,
             },
             Some((kind, reader)) = identified.next(), if !identified.is_empty() => match critical.open(kind, reader) {

@@ -1,25 +1,10 @@
-//! HTTP/3 (RFC 9114) over QUIC by quinn, for `GET`, `HEAD`, and requests with small bodies.
-//!
-//! The framing is our own, for two reasons that were measured. The response to a poll is a few hundred bytes of headers: in
-//! the usual libraries encoding it, and passing it between tasks, costs several times what QUIC does. And a response must be
-//! complete or reset, and counts as in flight until the client has all of it, which needs access to the streams. There is no
-//! dynamic table, no push and no `CONNECT`.
+//! HTTP/3 over QUIC by quinn, for `GET`, `HEAD`, and requests with small bodies. The framing is in `weir_http3`.
 //!
 //! Streams are accepted only after the handshake is complete: accepting them earlier hung some clients.
 
 mod admission;
 mod connection;
-mod control;
-mod control_frames;
-mod error;
-mod frame;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
-mod head;
-mod head_reader;
-mod qpack;
 mod request;
-mod request_body;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,37 +12,24 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use quinn::{Endpoint, Incoming};
-use quinn_proto::HashedConnectionIdGenerator;
-use ring::hmac;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weir_http3::{Code, ControlSender, endpoint_config, transport_config};
 
 use self::admission::Admission;
-use self::control::ControlSender;
-use self::error::Code;
 use self::request::Context;
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
 use super::quic_metrics::SampledConnection;
 use super::{
-    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, SOURCE_SHARE, STALL_TIMEOUT, ServerTls, SourceLimit, SourcePermit,
-    drain_handshake_timeout,
+    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, SOURCE_SHARE, STALL_TIMEOUT, ServerTls, SourceLimit,
+    SourcePermit, drain_handshake_timeout,
 };
 use crate::shutdown::Drain;
 use crate::udp;
 
-/// The receive window of a stream, in bytes: the headers of a request fit, and bodies are small.
-const STREAM_WINDOW: u32 = 32 << 10;
-
-/// Bytes of responses that a connection buffers, and so the memory that a slow client costs. With a round-trip time of 100 ms
-/// it allows 160 Mbit/s.
-const SEND_WINDOW: u64 = 2 << 20;
-
 /// How long connections may take to close at the end of a drain, after all responses were acknowledged.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The time between two stateless resets at least. Thousands of clients of a restarted server need one each.
-const MIN_RESET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The properties of a QUIC listener.
 #[derive(Debug, Clone)]
@@ -118,16 +90,7 @@ pub fn quic<H: Handler>(
 ) -> anyhow::Result<SocketAddr> {
     let tls = tls.into();
     let mut config = quinn::ServerConfig::with_crypto(tls.quic());
-    let mut transport = quinn::TransportConfig::default();
-    transport
-        .max_idle_timeout(Some(options.max_idle.try_into()?))
-        .max_concurrent_bidi_streams(options.max_concurrent_streams.into())
-        .max_concurrent_uni_streams(16u32.into())
-        .stream_receive_window(STREAM_WINDOW.into())
-        // Datagrams are not used.
-        .datagram_receive_buffer_size(None)
-        .send_window(SEND_WINDOW);
-    config.transport_config(Arc::new(transport));
+    config.transport_config(Arc::new(transport_config(options.max_idle, options.max_concurrent_streams)?));
     let socket = udp::bind(listen).map_err(|error| anyhow::anyhow!("cannot listen on UDP {listen}: {error}"))?;
     let endpoint = endpoint_config(options.reset_key.as_ref());
     let endpoint = Endpoint::new(endpoint, Some(config.clone()), socket, Arc::new(quinn::TokioRuntime))?;
@@ -167,18 +130,6 @@ pub fn quic<H: Handler>(
         }
     });
     Ok(address)
-}
-
-fn endpoint_config(reset_key: Option<&[u8; 32]>) -> quinn::EndpointConfig {
-    let Some(key) = reset_key else { return quinn::EndpointConfig::default() };
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
-    // Packets with ids of other generators are dropped without a reset.
-    let ids = hmac::sign(&key, b"connection ids");
-    let ids = ids.as_ref().first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-    let mut config = quinn::EndpointConfig::new(Arc::new(key));
-    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
-    config.min_reset_interval(MIN_RESET_INTERVAL);
-    config
 }
 
 /// Limits concurrent connections and handshakes.
@@ -315,7 +266,7 @@ impl<H: Handler> Server<H> {
             body_writer: Semaphore::new(1),
         });
         closing.code = tokio::select! {
-            code = connection::serve(&closing.connection, ControlSender::new(control), context.clone()) => code,
+            code = connection::serve(&closing.connection, ControlSender::new(control, MAX_HEADER_BYTES), context.clone()) => code,
             never = sampled.sample_periodically() => match never {},
         };
         if closing.code != Code::NO_ERROR {

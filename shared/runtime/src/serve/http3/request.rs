@@ -12,6 +12,8 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::sync::Semaphore;
+use weir_http3::frame::{self, kind};
+use weir_http3::{Code, HeadReader, RequestError, qpack, request_body};
 
 use super::super::access_log::Record;
 use super::super::body::add_content_length;
@@ -21,10 +23,6 @@ use super::super::minimum_rate::MinimumRateTimer;
 use super::super::{
     Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, accepts, date, timeout_unless, url_too_long,
 };
-use super::error::{Code, RequestError};
-use super::frame::{self, kind};
-use super::head_reader::HeadReader;
-use super::{qpack, request_body};
 use crate::shutdown::Drain;
 use weir_protocol::problem::Problem;
 
@@ -108,7 +106,7 @@ async fn respond<H: Handler>(
                 // The end of the stream has usually arrived; reading it avoids a STOP_SENDING.
                 let _ = reading.read_chunk(usize::MAX, true).now_or_never();
             } else if let Some(receiver) = receiver.take() {
-                *request.body_mut() = request_body::of(receiver, rest);
+                *request.body_mut() = RequestBody::Http3(request_body::of(receiver, rest));
             }
             let response = match url_too_long(&request) {
                 None => match context.handler.fast_path(&request, &context.peer) {
@@ -148,12 +146,12 @@ fn too_large() -> Response<Body> {
 
 /// Reads up to the end of the first HEADERS frame. Returns what followed, too.
 async fn read_head(receiver: &mut RecvStream) -> Result<(Request<RequestBody>, Bytes), RequestError> {
-    let mut reader = HeadReader::default();
+    let mut reader = HeadReader::new(MAX_HEADER_BYTES);
     loop {
         let chunk = receiver.read_chunk(usize::MAX, true).await?;
         let chunk = chunk.ok_or(RequestError::Stream(Code::REQUEST_INCOMPLETE))?;
         if let Some(request) = reader.take(chunk.bytes)? {
-            return Ok((request, reader.into_rest()));
+            return Ok((request.map(|()| RequestBody::Empty), reader.into_rest()));
         }
     }
 }

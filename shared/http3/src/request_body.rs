@@ -3,13 +3,14 @@
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
 use http_body::Frame;
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, StreamBody};
 use quinn::RecvStream;
 
-use super::super::RequestBody;
-use super::super::body::BoxError;
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The most bytes of a chunk.
 const MAX_CHUNK: usize = 16 << 10;
@@ -18,13 +19,13 @@ const MAX_CHUNK: usize = 16 << 10;
 const MAX_SKIPPED: u64 = 4 << 10;
 
 /// The body on a stream. `rest`: what arrived with the headers.
-pub(super) fn of(receiver: RecvStream, rest: Bytes) -> RequestBody {
+pub fn of(receiver: RecvStream, rest: Bytes) -> BoxBody<Bytes, BoxError> {
     let reader = Reader { receiver, frames: Frames { bytes: rest, ..Frames::default() } };
     let frames = stream::try_unfold(reader, |mut reader| async move {
         let data = reader.next().await.map_err(BoxError::from)?;
         Ok(data.map(|data| (Frame::data(data), reader)))
     });
-    RequestBody::Http3(StreamBody::new(frames).boxed())
+    StreamBody::new(frames).boxed()
 }
 
 struct Reader {

@@ -1,9 +1,11 @@
 //! The frames of HTTP/3 (RFC 9114 section 7), and QUIC's integers (RFC 9000 section 16).
 
 /// The known frame and stream types.
-pub(super) mod kind {
-    pub(crate) const DATA: u64 = 0x0;
-    pub(crate) const HEADERS: u64 = 0x1;
+pub mod kind {
+    /// The bytes of a body.
+    pub const DATA: u64 = 0x0;
+    /// The field section of a request or a response.
+    pub const HEADERS: u64 = 0x1;
     pub(crate) const CANCEL_PUSH: u64 = 0x3;
     pub(crate) const SETTINGS: u64 = 0x4;
     pub(crate) const PUSH_PROMISE: u64 = 0x5;
@@ -54,13 +56,13 @@ pub(super) fn read_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
 }
 
 /// Writes the type and the length of a frame.
-pub(super) fn write_head(kind: u64, length: u64, out: &mut Vec<u8>) {
+pub fn write_head(kind: u64, length: u64, out: &mut Vec<u8>) {
     write_integer(kind, out);
     write_integer(length, out);
 }
 
 /// Writes a frame whose length is known only after its payload was written. The length always takes four bytes.
-pub(super) fn write_frame(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
+pub fn write_frame(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
     write_integer(kind, out);
     let begin = out.len() + 4;
     out.extend_from_slice(&[0; 4]);

@@ -3,29 +3,34 @@
 use bytes::{Bytes, BytesMut};
 use http::Request;
 
-use super::super::{MAX_HEADER_BYTES, RequestBody};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
 use super::head;
 
-/// Bytes of a stream up to the end of its HEADERS frame. An encoded section exceeds the decoded one by no more than its
-/// framing; unknown frames before it may take the rest.
-const MAX_BYTES_BEFORE_HEAD: usize = MAX_HEADER_BYTES + (4 << 10);
+/// Bytes of a stream up to the end of its HEADERS frame, beyond the largest section. An encoded section exceeds the decoded
+/// one by no more than its framing; unknown frames before it may take the rest.
+const MAX_BYTES_BEFORE_HEAD: usize = 4 << 10;
 
 /// Reads the headers of a request from a stream in chunks of any size.
-#[derive(Debug, Default)]
-pub(super) struct HeadReader {
+#[derive(Debug)]
+pub struct HeadReader {
+    max_header_bytes: usize,
     bytes: Bytes,
     /// Bytes of unknown frames.
     skipped: usize,
 }
 
 impl HeadReader {
+    /// Reads headers of at most so many bytes.
+    pub fn new(max_header_bytes: usize) -> Self {
+        Self { max_header_bytes, bytes: Bytes::new(), skipped: 0 }
+    }
+
     /// Adds the next chunk. Returns the request once its headers are complete.
     ///
     /// # Errors
     /// The stream violates RFC 9114, or the headers are too large.
-    pub(super) fn take(&mut self, chunk: Bytes) -> Result<Option<Request<RequestBody>>, RequestError> {
+    pub fn take(&mut self, chunk: Bytes) -> Result<Option<Request<()>>, RequestError> {
         if self.bytes.is_empty() {
             self.bytes = chunk;
         } else {
@@ -52,13 +57,14 @@ impl HeadReader {
             };
             let end = usize::try_from(length).ok().and_then(|length| head.checked_add(length));
             // Checked before the payload arrives, so that no larger frame is ever buffered.
-            let Some(end) = end.filter(|end| self.skipped + end <= MAX_BYTES_BEFORE_HEAD) else {
+            let most = self.max_header_bytes + MAX_BYTES_BEFORE_HEAD;
+            let Some(end) = end.filter(|end| self.skipped + end <= most) else {
                 let unknown = RequestError::Stream(Code::EXCESSIVE_LOAD);
                 return Err(if is_head { RequestError::HeadTooLarge } else { unknown });
             };
             let Some(payload) = self.bytes.get(head..end) else { break };
             if is_head {
-                let request = head::read(payload, MAX_HEADER_BYTES).map(Some);
+                let request = head::read(payload, self.max_header_bytes).map(Some);
                 self.bytes = self.bytes.slice(end..);
                 return request;
             }
@@ -69,7 +75,7 @@ impl HeadReader {
     }
 
     /// What followed the headers.
-    pub(super) fn into_rest(self) -> Bytes {
+    pub fn into_rest(self) -> Bytes {
         self.bytes
     }
 }

@@ -3,7 +3,6 @@
 use bytes::{Buf, BytesMut};
 use quinn::{RecvStream, SendStream, WriteError};
 
-use super::super::MAX_HEADER_BYTES;
 use super::control_frames::{ControlFrames, Payload};
 use super::error::Code;
 use super::frame::{self, kind};
@@ -12,17 +11,17 @@ use super::qpack::{DecoderStream, EncoderStream};
 /// The server's control stream, with its unsent bytes.
 ///
 /// Nothing else waits for it: a client may be slow to accept even these few bytes.
-pub(super) struct ControlSender {
+pub struct ControlSender {
     stream: SendStream,
     unsent: Vec<u8>,
 }
 
 impl ControlSender {
-    /// Queues the settings.
-    pub(super) fn new(stream: SendStream) -> Self {
+    /// Queues the settings. `max_header_bytes`: those of a request.
+    pub fn new(stream: SendStream, max_header_bytes: usize) -> Self {
         let mut settings = Vec::new();
         frame::write_integer(frame::MAX_FIELD_SECTION_SIZE, &mut settings);
-        frame::write_integer(MAX_HEADER_BYTES as u64, &mut settings);
+        frame::write_integer(max_header_bytes as u64, &mut settings);
         // Without a QPACK setting there is no dynamic table and no blocked stream.
         let mut unsent = Vec::new();
         frame::write_integer(kind::CONTROL_STREAM, &mut unsent);
@@ -32,7 +31,7 @@ impl ControlSender {
     }
 
     /// Queues a GOAWAY: requests from this stream id on are refused (section 5.2).
-    pub(super) fn go_away(&mut self, stream: u64) {
+    pub fn go_away(&mut self, stream: u64) {
         let mut id = Vec::new();
         frame::write_integer(stream, &mut id);
         frame::write_head(kind::GOAWAY, id.len() as u64, &mut self.unsent);
@@ -40,7 +39,7 @@ impl ControlSender {
     }
 
     /// Whether bytes are queued.
-    pub(super) fn has_unsent(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
@@ -48,7 +47,7 @@ impl ControlSender {
     ///
     /// # Errors
     /// The code to close the connection with: the client closed the stream, or the connection is gone.
-    pub(super) async fn write(&mut self) -> Result<(), Code> {
+    pub async fn write(&mut self) -> Result<(), Code> {
         match self.stream.write(&self.unsent).await {
             Ok(written) => {
                 self.unsent.drain(..written);
@@ -62,14 +61,14 @@ impl ControlSender {
 
 /// Which of the client's critical streams are open; there may be one of each.
 #[derive(Debug, Default)]
-pub(super) struct CriticalStreams {
+pub struct CriticalStreams {
     control: bool,
     encoder: bool,
     decoder: bool,
 }
 
 /// A unidirectional stream of the client.
-pub(super) enum PeerStream {
+pub enum PeerStream {
     /// The control stream.
     Control(StreamReader),
     /// The stream of the QPACK encoder.
@@ -81,7 +80,7 @@ pub(super) enum PeerStream {
 }
 
 /// Reads the type of a stream.
-pub(super) async fn identify(stream: RecvStream) -> (u64, StreamReader) {
+pub async fn identify(stream: RecvStream) -> (u64, StreamReader) {
     let mut reader = StreamReader { stream, bytes: BytesMut::new() };
     loop {
         if let Some((stream_type, length)) = frame::read_integer(&reader.bytes) {
@@ -99,7 +98,7 @@ impl CriticalStreams {
     ///
     /// # Errors
     /// The code to close the connection with: the stream is a second one of its type, or a push stream.
-    pub(super) fn open(&mut self, stream_type: u64, reader: StreamReader) -> Result<PeerStream, Code> {
+    pub fn open(&mut self, stream_type: u64, reader: StreamReader) -> Result<PeerStream, Code> {
         let is_open = match stream_type {
             kind::CONTROL_STREAM => &mut self.control,
             kind::QPACK_ENCODER_STREAM => &mut self.encoder,
@@ -120,7 +119,7 @@ impl CriticalStreams {
 
 impl PeerStream {
     /// Reads the stream until it ends or violates the protocol. Returns the code to close the connection with, if any.
-    pub(super) async fn watch(self) -> Option<Code> {
+    pub async fn watch(self) -> Option<Code> {
         match self {
             PeerStream::Control(mut reader) => Some(reader.control().await.unwrap_or(Code::CLOSED_CRITICAL_STREAM)),
             PeerStream::Encoder(reader) => {
@@ -140,7 +139,7 @@ impl PeerStream {
 }
 
 /// A stream, with the bytes that were read and not parsed yet.
-pub(super) struct StreamReader {
+pub struct StreamReader {
     stream: RecvStream,
     bytes: BytesMut,
 }

@@ -6,11 +6,13 @@ use super::qpack::QpackError;
 
 /// An error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Code(u32);
+pub struct Code(u32);
 
 impl Code {
-    pub(super) const NO_ERROR: Self = Self(0x100);
-    pub(super) const INTERNAL_ERROR: Self = Self(0x102);
+    /// Nothing failed.
+    pub const NO_ERROR: Self = Self(0x100);
+    /// The server failed.
+    pub const INTERNAL_ERROR: Self = Self(0x102);
     pub(super) const STREAM_CREATION_ERROR: Self = Self(0x103);
     pub(super) const CLOSED_CRITICAL_STREAM: Self = Self(0x104);
     pub(super) const FRAME_UNEXPECTED: Self = Self(0x105);
@@ -19,9 +21,12 @@ impl Code {
     pub(super) const ID_ERROR: Self = Self(0x108);
     pub(super) const SETTINGS_ERROR: Self = Self(0x109);
     pub(super) const MISSING_SETTINGS: Self = Self(0x10a);
-    pub(super) const REQUEST_REJECTED: Self = Self(0x10b);
-    pub(super) const REQUEST_CANCELLED: Self = Self(0x10c);
-    pub(super) const REQUEST_INCOMPLETE: Self = Self(0x10d);
+    /// The request was not begun.
+    pub const REQUEST_REJECTED: Self = Self(0x10b);
+    /// The response is not sent to its end.
+    pub const REQUEST_CANCELLED: Self = Self(0x10c);
+    /// The stream of the request ended within it.
+    pub const REQUEST_INCOMPLETE: Self = Self(0x10d);
     pub(super) const MESSAGE_ERROR: Self = Self(0x10e);
     pub(super) const QPACK_DECOMPRESSION_FAILED: Self = Self(0x200);
     pub(super) const QPACK_ENCODER_STREAM_ERROR: Self = Self(0x201);
@@ -36,7 +41,7 @@ impl From<Code> for VarInt {
 
 /// Why a request got no complete response.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RequestError {
+pub enum RequestError {
     /// The client violated the protocol: the connection is closed.
     #[error("the client violated the protocol ({0:?})")]
     Connection(Code),
@@ -54,7 +59,7 @@ pub(super) enum RequestError {
     Stalled,
     /// The body of the response could not be read to its end.
     #[error("the body of the response could not be read to its end: {0}")]
-    Body(crate::serve::BoxError),
+    Body(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl From<QpackError> for RequestError {

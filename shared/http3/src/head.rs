@@ -5,13 +5,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, he
 
 use super::error::{Code, RequestError};
 use super::qpack;
-use crate::serve::RequestBody;
 
 /// Reads the field section of a request of at most `limit` bytes.
 ///
 /// # Errors
 /// The section is too large, cannot be decoded, or is not that of a valid request.
-pub(super) fn read(section: &[u8], limit: usize) -> Result<Request<RequestBody>, RequestError> {
+pub(super) fn read(section: &[u8], limit: usize) -> Result<Request<()>, RequestError> {
     let mut fields = Fields::default();
     qpack::decode(section, limit, |name, value| fields.take(name, value))?;
     fields.into_request().ok_or(RequestError::Stream(Code::MESSAGE_ERROR))
@@ -59,7 +58,7 @@ impl Fields {
         true
     }
 
-    fn into_request(self) -> Option<Request<RequestBody>> {
+    fn into_request(self) -> Option<Request<()>> {
         let (method, scheme, path) = (self.method?, self.scheme?, self.path?);
         if self.malformed || method == Method::CONNECT || path == "*" && method != Method::OPTIONS {
             return None;
@@ -81,7 +80,7 @@ impl Fields {
         }
         let mut parts = http::uri::Parts::default();
         (parts.scheme, parts.authority, parts.path_and_query) = (Some(scheme), Some(authority), Some(path));
-        let mut request = Request::new(RequestBody::Empty);
+        let mut request = Request::new(());
         *request.method_mut() = method;
         *request.uri_mut() = Uri::from_parts(parts).ok()?;
         *request.version_mut() = Version::HTTP_3;
@@ -122,7 +121,7 @@ mod tests {
     const GET: [(&str, &str); 4] =
         [(":method", "GET"), (":scheme", "https"), (":authority", "edge:7443"), (":path", "/v1/x?y=z")];
 
-    fn read_fields(fields: &[(&str, &str)]) -> Option<Request<RequestBody>> {
+    fn read_fields(fields: &[(&str, &str)]) -> Option<Request<()>> {
         match read(&section(fields), 4096) {
             Ok(request) => Some(request),
             Err(RequestError::Stream(Code::MESSAGE_ERROR)) => None,

@@ -2,11 +2,13 @@
 
 use bytes::Bytes;
 
-use super::super::MAX_HEADER_BYTES;
 use super::control_frames::{ControlFrames, Payload};
 use super::head_reader::HeadReader;
 use super::qpack::{DecoderStream, EncoderStream};
 use super::{frame, head};
+
+/// The largest headers of a request, as servers limit them.
+const MAX_HEADER_BYTES: usize = 16 << 10;
 
 /// Reads the field section of a request.
 ///
@@ -26,7 +28,7 @@ pub fn http3_head(section: &[u8]) {
 pub fn http3_request(bytes: &[u8]) {
     let Some((size, stream)) = bytes.split_first() else { return };
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-        let mut reader = HeadReader::default();
+        let mut reader = HeadReader::new(MAX_HEADER_BYTES);
         for piece in pieces {
             match reader.take(Bytes::copy_from_slice(piece)) {
                 Ok(None) => {}

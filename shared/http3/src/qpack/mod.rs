@@ -28,7 +28,7 @@ pub(super) enum QpackError {
 const FIELD_OVERHEAD: usize = 32;
 
 /// Encodes the section of a response: the status, then its fields.
-pub(super) fn encode(status: u16, fields: &HeaderMap, out: &mut Vec<u8>) {
+pub fn encode(status: u16, fields: &HeaderMap, out: &mut Vec<u8>) {
     write_prefix(status, out);
     for (name, value) in fields {
         write_field(name.as_str(), value.as_bytes(), out);
