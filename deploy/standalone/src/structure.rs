@@ -44,8 +44,6 @@ const LONG_FILES: &[(&str, &str)] = &[
 /// Modules of a folder that import each other in circles, each with the reason. A circle may only become smaller.
 #[rustfmt::skip]
 const CIRCLES: &[(&str, &[&str], &str)] = &[
-    ("shared/runtime/src/serve", &["connection_metrics", "metrics", "quic_metrics"], "one family of metrics in three files"),
-    ("shared/runtime/src/serve", &["http2", "tcp"], "HTTP/2 begins on a connection of TCP"),
     ("origin/src", &["catalog", "certificates", "cluster", "event_log", "fleet", "lost_definitions", "member_api", "member_client", "metrics", "operator_api", "publish", "reconcile", "status", "versions"], "one crate; crates of its layers take it apart"),
     ("origin/src/catalog", &["definitions", "edit"], "an edit is decided on definitions, which apply it"),
     ("origin/src/catalog", &["edits", "owner", "reconcile"], "one task in three files"),

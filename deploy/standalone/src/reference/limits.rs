@@ -24,7 +24,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | HTTP/2 streams that the server reset for errors | {shared/runtime/src/serve/http2/mod.rs MAX_ERROR_RESETS} |  | the connection is closed |
 | silence of an idle HTTP/2 connection | {shared/runtime/src/serve/http2/keep_alive.rs INTERVAL} |  | a ping is sent |
 | a response to the ping | {shared/runtime/src/serve/http2/keep_alive.rs TIMEOUT} |  | the connection is closed |
-| time between two requests of an HTTP/1.1 connection | {shared/runtime/src/serve/tcp.rs MAX_IDLE} |  | the connection is closed |
+| time between two requests of an HTTP/1.1 connection | {shared/runtime/src/serve/tcp_context.rs MAX_IDLE} |  | the connection is closed |
 | unsent bytes of an HTTP/3 connection in memory | {shared/http3/src/endpoint.rs SEND_WINDOW} |  | nothing more is read until the client takes some |
 | rest of a request body that nobody reads | {shared/runtime/src/serve/unread.rs MAX_BYTES} |  | the response is sent and the stream reset |
 | lines of the access log in a second | `log.access_lines` |  | they are left out and counted. Metric: `weir_access_log_left_out_total` |

@@ -7,7 +7,7 @@ use http::{Response, Uri};
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 
 use super::access_log::{AccessLog, Record};
-use super::connection_metrics::ConnectionMetrics;
+use super::connection_families::ConnectionMetrics;
 use super::exchange::Exchange;
 use super::quic_metrics::QuicMetrics;
 use super::request_counters::RequestCounters;

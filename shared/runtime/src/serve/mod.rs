@@ -7,6 +7,7 @@
 mod access_log;
 mod body;
 mod client_socket;
+mod connection_families;
 mod connection_metrics;
 mod date;
 mod exchange;
@@ -23,6 +24,7 @@ mod request_counters;
 mod server_tls;
 mod source_limit;
 mod tcp;
+mod tcp_context;
 mod unread;
 
 use std::future::Future;
@@ -40,7 +42,8 @@ pub use metrics::{HttpMetrics, ListenerMetrics};
 pub use part_writer::{NotTaken, PART_TIMEOUT, PartWriter};
 pub use server_tls::ServerTls;
 pub use source_limit::{SourceAddress, SourceLimit, SourcePermit};
-pub use tcp::{TcpOptions, tcp, tcp_with};
+pub use tcp::{tcp, tcp_with};
+pub use tcp_context::TcpOptions;
 
 use super::identity::Identity;
 use super::shutdown::Drain;

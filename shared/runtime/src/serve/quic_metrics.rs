@@ -6,8 +6,6 @@ use std::time::Duration;
 use prometheus::{HistogramVec, IntCounterVec};
 use quinn::{Connection, ConnectionStats};
 
-use super::metrics::ListenerMetrics;
-
 /// How often an open connection is sampled: the counters lag by this much at most.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -31,7 +29,8 @@ crate::metric_families! {
 /// A connection whose statistics are sampled periodically, and once more on drop.
 pub(super) struct SampledConnection {
     connection: Connection,
-    metrics: ListenerMetrics,
+    metrics: QuicMetrics,
+    listener: &'static str,
     last: Counts,
 }
 
@@ -58,8 +57,8 @@ impl From<&ConnectionStats> for Counts {
 }
 
 impl SampledConnection {
-    pub(super) fn new(connection: Connection, metrics: ListenerMetrics) -> Self {
-        Self { connection, metrics, last: Counts::default() }
+    pub(super) fn new(connection: Connection, metrics: QuicMetrics, listener: &'static str) -> Self {
+        Self { connection, metrics, listener, last: Counts::default() }
     }
 
     /// Samples the connection periodically; never returns.
@@ -74,8 +73,7 @@ impl SampledConnection {
         let stats = self.connection.stats();
         let now = Counts::from(&stats);
         let before = std::mem::replace(&mut self.last, now);
-        let families = self.metrics.quic();
-        let listener = self.metrics.listener();
+        let (families, listener) = (&self.metrics, self.listener);
         let add_growth = |family: &IntCounterVec, labels: &[&str], now: u64, before: u64| {
             // After a change of path the statistics begin at 0.
             family.with_label_values(labels).inc_by(now.checked_sub(before).unwrap_or(now));

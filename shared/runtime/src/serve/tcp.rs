@@ -20,7 +20,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-use super::access_log::Record;
 use super::client_socket::{ClientSocket, CoalescedFlush, WriteCoalescer};
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::exchange::Exchange;
@@ -28,10 +27,10 @@ use super::lingering::Lingering;
 use super::listener::Listener;
 use super::metrics::ListenerMetrics;
 use super::recorded_body::RecordedBody;
+use super::tcp_context::{Shared, TcpOptions};
 use super::{
-    Body, BoxError, DRAIN_GRACE, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody,
-    SOURCE_SHARE, STALL_TIMEOUT, ServerTls, SourceLimit, accepts, drain_handshake_timeout, http2, timeout_unless,
-    url_too_long,
+    BoxError, DRAIN_GRACE, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody, SOURCE_SHARE, ServerTls,
+    SourceLimit, drain_handshake_timeout, http2, timeout_unless, url_too_long,
 };
 use crate::open_files;
 use crate::shutdown::Drain;
@@ -41,39 +40,8 @@ use weir_protocol::problem::Problem;
 /// megabytes for each slow client, and a thousand of them leave no memory for all other connections.
 pub(super) const MAX_UNSENT: u32 = 256 << 10;
 
-/// How long an idle HTTP/1.1 connection stays open: longer than the poll interval of agents.
-const MAX_IDLE: Duration = Duration::from_secs(75);
-
 /// How long the listener pauses after an `accept` that failed, most often because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// The properties of a TCP listener.
-#[derive(Debug, Clone)]
-pub struct TcpOptions {
-    /// Concurrent connections; further clients wait in the kernel's backlog.
-    pub max_connections: usize,
-    /// Concurrent connections of one source address; further ones are closed.
-    pub max_per_source: usize,
-    /// How long a TLS handshake may take, and then the time to the first accepted request.
-    pub head_timeout: Duration,
-    /// How long an HTTP/1.1 connection may take from a response to the end of the next request's headers. Idle HTTP/2
-    /// clients get a ping instead.
-    pub max_idle: Duration,
-    /// How long a client may accept no byte of a response.
-    pub stall_timeout: Duration,
-}
-
-impl Default for TcpOptions {
-    fn default() -> Self {
-        Self {
-            max_connections: MAX_CONNECTIONS,
-            max_per_source: MAX_CONNECTIONS / SOURCE_SHARE,
-            head_timeout: HEAD_TIMEOUT,
-            max_idle: MAX_IDLE,
-            stall_timeout: STALL_TIMEOUT,
-        }
-    }
-}
 
 /// [`tcp_with`] the options of all roles, and with as many connections as the limit of file descriptors allows.
 pub fn tcp<H: Handler>(
@@ -273,39 +241,7 @@ async fn http2<H: Handler>(
     Ok(())
 }
 
-/// What all requests of a connection share.
-pub(super) struct Shared<H> {
-    pub(super) handler: H,
-    pub(super) metrics: ListenerMetrics,
-    pub(super) peer: Arc<Peer>,
-    pub(super) options: TcpOptions,
-    drain: Drain,
-    has_requested: AtomicBool,
-    /// Whether one of its requests was accepted.
-    is_accepted: AtomicBool,
-}
-
 impl<H: Handler> Shared<H> {
-    /// Resolves when the client has had no accepted request in time.
-    async fn first_accepted_timeout(&self) {
-        timeout_unless(&self.is_accepted, self.options.head_timeout).await;
-        self.metrics.limited(Transport::Tcp, Bound::FirstRequest);
-    }
-
-    /// Counts the response to a request, as [`ListenerMetrics::responded`] does.
-    pub(super) fn responded(
-        &self,
-        exchange: &Exchange,
-        begun: Option<Box<Record>>,
-        response: &mut Response<Body>,
-        took: Duration,
-    ) -> Option<Box<Record>> {
-        if accepts(response.status()) && !self.is_accepted.load(Ordering::Relaxed) {
-            self.is_accepted.store(true, Ordering::Relaxed);
-        }
-        self.metrics.responded(exchange, begun, &self.peer, response, took)
-    }
-
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<RecordedBody>, Infallible> {
         self.has_requested.store(true, Ordering::Relaxed);
         let begun = Instant::now();

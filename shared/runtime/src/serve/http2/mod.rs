@@ -25,7 +25,7 @@ use self::keep_alive::KeepAlive;
 use self::response::PendingResponse;
 use super::client_socket::WriteCoalescer;
 use super::exchange::Exchange;
-use super::tcp::Shared;
+use super::tcp_context::Shared;
 use super::{Handler, MAX_HEADER_BYTES};
 
 /// Concurrent requests of one connection.

@@ -17,7 +17,7 @@ use super::super::body::add_content_length;
 use super::super::connection_metrics::Protocol;
 use super::super::exchange::Exchange;
 use super::super::minimum_rate::MinimumRateTimer;
-use super::super::tcp::Shared;
+use super::super::tcp_context::Shared;
 use super::super::unread::{self, Http2Body, UnreadBody};
 use super::super::{Body, Handler, RequestBody, date, url_too_long};
 use super::MAX_SEND_BUFFER;

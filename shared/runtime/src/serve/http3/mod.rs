@@ -246,7 +246,8 @@ impl<H: Handler> Server<H> {
         };
         in_progress.succeeded();
         let _open = self.metrics.open(Protocol::Http3);
-        let mut sampled = SampledConnection::new(connection.clone(), self.metrics.clone());
+        let mut sampled =
+            SampledConnection::new(connection.clone(), self.metrics.quic().clone(), self.metrics.listener());
         let mut closing = CloseOnDrop { connection, code: Code::NO_ERROR };
         let chain =
             closing.connection.peer_identity().and_then(|it| it.downcast::<Vec<CertificateDer<'static>>>().ok());
