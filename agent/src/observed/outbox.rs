@@ -169,7 +169,6 @@ impl Outbox {
 
     /// Takes in what came of a message.
     pub(super) fn ended(&mut self, part: Part, outcome: Outcome, now: Instant, random: f64) {
-        let was_full = part.full;
         if let Outcome::Accepted(instance) = outcome {
             self.seq += 1;
             self.stage = if part.more { Stage::Rest } else { Stage::Changes };
@@ -179,14 +178,16 @@ impl Outbox {
         }
         self.unsent.extend(part.rows.into_iter().map(|row| row.service).chain(part.removed));
         let pause = match outcome {
-            Outcome::Resync if !was_full => {
+            Outcome::Resync if self.stage == Stage::Changes => {
                 self.stage = Stage::Full;
                 Duration::ZERO
             }
             Outcome::Deferred(after) => after.min(UNAVAILABLE_PAUSE).mul_f64(1.0 + random),
             Outcome::Unavailable => UNAVAILABLE_PAUSE.mul_f64(0.9 + 0.2 * random),
             Outcome::Accepted(_) | Outcome::Resync | Outcome::Failed => {
-                // The edge may have it: the next message must not look like this one.
+                // A run of the same name may send everything, too: both wait. `seq`: the edge may have it, and the next
+                // message must not look like this one.
+                self.stage = if outcome == Outcome::Resync { Stage::Full } else { self.stage };
                 self.seq += 1;
                 self.failures = self.failures.saturating_add(1);
                 let pause = FIRST_PAUSE.saturating_mul(1 << (self.failures - 1).min(5)).min(MAX_PAUSE);
@@ -316,5 +317,6 @@ mod tests {
         send(&mut outbox, Outcome::Accepted(None), now);
         send(&mut outbox, Outcome::Resync, now);
         assert_eq!((outbox.unsent(), outbox.next().1.full), (10_000, true));
+        assert!(!outbox.is_due(INTERVAL, now), "perhaps another run sends everything between its parts");
     }
 }

@@ -64,11 +64,11 @@ impl Sweep {
 
     /// The next part.
     pub(super) fn part(&self, table: &Table, now: Moment) -> Part {
-        let mut after = self.clone();
-        // Some removed rows that it lacks are not known any longer.
+        // Perhaps some removed rows that it lacks are not known any longer.
+        let lacks_removed = self.acknowledged.is_some_and(|acknowledged| acknowledged < table.forgotten);
+        let mut after = if lacks_removed { Self::default() } else { self.clone() };
         let begins = after.position.is_none();
         if begins {
-            after.acknowledged = after.acknowledged.filter(|acknowledged| *acknowledged >= table.forgotten);
             after.target = table.number;
         }
         let above = after.acknowledged.unwrap_or_default();
@@ -229,6 +229,8 @@ mod tests {
         site.pass(600);
         let part = sweep.part(&site.table, site.now);
         assert_eq!((part.full, words(&part)[0].as_str()), (true, "one* "));
+        let within = Sweep { position: Some(("one".parse().unwrap(), None)), ..sweep };
+        assert!(within.part(&site.table, site.now).full, "nor within a sweep");
     }
 
     #[test]

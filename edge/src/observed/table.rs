@@ -71,25 +71,17 @@ impl Table {
             Order::Old => return Ok(Vec::new()),
             Order::Gap => return Err(Rejected::Resync),
         }
-        let is_new = known.is_none();
-        let (rows, growth, new) = match known {
-            Some(known) => {
-                let (growth, new) = known.growth(&message);
-                (known.rows.len(), growth, new)
-            }
-            None => {
-                let (growth, new) = AgentState::new(identity.clone(), message.instance.clone(), now).growth(&message);
-                (0, growth + AGENT_BYTES, new)
-            }
-        };
-        if growth > 0 && self.bytes + growth > self.max_bytes || rows + new > MAX_ROWS {
+        let of_agent = if known.is_none() { AGENT_BYTES } else { 0 };
+        let fresh = AgentState::new(identity.clone(), message.instance.clone(), now);
+        let known = known.unwrap_or(&fresh);
+        let (growth, new) = known.growth(&message);
+        if growth + of_agent > 0 && self.bytes + growth + of_agent > self.max_bytes || known.rows.len() + new > MAX_ROWS
+        {
             return Err(Rejected::Full);
         }
         self.number += 1;
-        self.bytes += if is_new { AGENT_BYTES } else { 0 };
-        let instance = message.instance.clone();
-        let agent = self.agents.entry(name.clone());
-        let agent = agent.or_insert_with(|| AgentState::new(identity.clone(), instance, now));
+        self.bytes += of_agent;
+        let agent = self.agents.entry(name.clone()).or_insert(fresh);
         agent.identity = identity;
         let was_alone = !agent.is_duplicated();
         let (before, after) = agent.apply(message, self.number, now);

@@ -110,7 +110,12 @@ impl Agent {
             (false, false) => {
                 self.note_alternation(&new.instance, now);
                 // Edges that alternate would send everything again and again.
-                if !new.full && self.alternates(now) { Choice::Ignore } else { whole }
+                let choice = if !new.full && self.alternates(now) { Choice::Ignore } else { whole };
+                if !new.full {
+                    // Another run goes on that began before.
+                    self.alternated = Some(now);
+                }
+                choice
             }
         }
     }
@@ -188,10 +193,8 @@ impl Agent {
 
     /// When an edge heard it last. An edge that lists it sends no news of an agent at which nothing changes.
     pub(crate) fn heard_at(&self, edge: Option<&Edge>) -> Instant {
-        let Some((statement, edge)) = self.statement.as_ref().filter(|it| !it.unheard).zip(edge) else {
-            return self.heard;
-        };
-        self.heard.max(edge.heard_in(statement.epoch).unwrap_or(self.heard))
+        let lists = |edge: &&Edge| self.statement.as_ref().is_some_and(|it| !it.unheard && it.epoch == edge.epoch);
+        edge.filter(lists).map_or(self.heard, |edge| self.heard.max(edge.heard))
     }
 
     /// An estimate of what it takes in memory.

@@ -24,35 +24,17 @@ pub(crate) struct Edge {
     pub(crate) run: Option<(Instance, Instant, u64)>,
     /// Grows with each `full`.
     pub(crate) epoch: u64,
-    /// When it was last heard before the epoch.
-    heard_before: Instant,
-    /// The last epoch of which all parts came: agents that are stated since then may be live.
-    swept: u64,
-    /// Whether all parts of the present epoch came.
-    is_swept: bool,
     /// Since when not all of its rows are here.
     incomplete_since: Option<Instant>,
     /// Since when rows of it found no room, by this bound.
     left_out: Option<(Instant, &'static str)>,
-    pub(crate) connected: u64,
 }
 
 impl Edge {
     /// An edge of which nothing but the name is known.
     pub(crate) fn new(heard: Instant) -> Self {
         let incomplete_since = Some(heard);
-        Self {
-            heard,
-            last: None,
-            run: None,
-            epoch: 0,
-            heard_before: heard,
-            swept: 0,
-            is_swept: false,
-            incomplete_since,
-            left_out: None,
-            connected: 0,
-        }
+        Self { heard, last: None, run: None, epoch: 0, incomplete_since, left_out: None }
     }
 
     /// Starts to take in a message. `false`: what came before it is missing.
@@ -62,16 +44,12 @@ impl Edge {
             // It is late: the edge has given it up, and sent it again.
             return false;
         }
-        let before = std::mem::replace(&mut self.heard, now);
+        self.heard = now;
         if message.full {
-            if std::mem::take(&mut self.is_swept) {
-                self.swept = self.epoch;
-            }
             self.epoch += 1;
             if self.run.as_ref().is_none_or(|(instance, ..)| *instance != message.instance) {
                 self.run = Some((message.instance.clone(), now, self.epoch));
             }
-            self.heard_before = before;
             self.incomplete_since.get_or_insert(now);
             self.left_out = None;
             return true;
@@ -105,18 +83,11 @@ impl Edge {
     /// A message was accepted.
     pub(crate) fn accept(&mut self, message: &EdgeObserved) {
         self.last = Some((message.instance.clone(), message.seq));
-        self.is_swept |= !message.more;
         if message.more || self.left_out.is_some() {
             self.incomplete_since.get_or_insert(self.heard);
         } else {
             self.incomplete_since = None;
         }
-    }
-
-    /// When it was last heard while it listed an agent that it stated in an epoch. `None`: it has stated everything since.
-    pub(crate) fn heard_in(&self, epoch: u64) -> Option<Instant> {
-        let heard = if epoch == self.epoch { self.heard } else { self.heard_before };
-        (epoch >= self.swept).then_some(heard)
     }
 
     /// Since when rows of its agents may be missing or old.

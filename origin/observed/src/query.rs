@@ -194,13 +194,23 @@ impl Table {
             }
         }
         let cursor = entries.last().filter(|_| has_more).map(|last| format!("{}/{}", last.agent, last.row.service));
-        let (as_of, incomplete) = (now.wall, self.incomplete(now));
-        let agents_without_rows = self.agents_without_rows(&filter.agents, now);
-        Answer { as_of, incomplete, total, unknown, agents_without_rows, entries, cursor }
+        self.answer(&filter.agents, (total, unknown), (entries, cursor), now)
+    }
+
+    /// With what an answer says besides.
+    pub(crate) fn answer<T>(
+        &self,
+        filter: &AgentFilter,
+        (total, unknown): (usize, usize),
+        (entries, cursor): (Vec<T>, Option<String>),
+        now: Now,
+    ) -> Answer<T> {
+        let (incomplete, agents_without_rows) = (self.incomplete(now), self.agents_without_rows(filter, now));
+        Answer { as_of: now.wall, incomplete, total, unknown, agents_without_rows, entries, cursor }
     }
 
     /// The agents of which only the name is known, and that a filter may match: their edge and their labels are not known.
-    pub(crate) fn agents_without_rows(&self, filter: &AgentFilter, now: Now) -> usize {
+    fn agents_without_rows(&self, filter: &AgentFilter, now: Now) -> usize {
         let by_name = AgentFilter { agent: filter.agent.clone(), state: filter.state, ..AgentFilter::default() };
         self.matching(&by_name, now).filter(|of| of.agent.statement.is_none()).count()
     }
@@ -227,9 +237,7 @@ impl Table {
         let entries: Vec<_> = rest.by_ref().take(limit).filter_map(|name| self.agent_view(name, now)).collect();
         let has_more = rest.next().is_some();
         let cursor = entries.last().filter(|_| has_more).map(|last| last.agent.to_string());
-        let (as_of, incomplete) = (now.wall, self.incomplete(now));
-        let agents_without_rows = self.agents_without_rows(filter, now);
-        Answer { as_of, incomplete, total: matching.len(), unknown: 0, agents_without_rows, entries, cursor }
+        self.answer(filter, (matching.len(), 0), (entries, cursor), now)
     }
 
     fn agent_view(&self, name: &NodeName, now: Now) -> Option<AgentView> {

@@ -141,9 +141,7 @@ impl Table {
         };
         let entries: Vec<_> = counts.into_iter().skip(start).take(limit).map(group).collect();
         let cursor = has_more.then(|| (start + limit).to_string());
-        let (as_of, incomplete) = (now.wall, self.incomplete(now));
-        let agents_without_rows = self.agents_without_rows(&filter.agents, now);
-        Answer { as_of, incomplete, total, unknown, agents_without_rows, entries, cursor }
+        self.answer(&filter.agents, (total, unknown), (entries, cursor), now)
     }
 
     fn key<'a>(&'a self, by: &By, of: Matched<'a>, row: &CompactRow) -> Option<&'a str> {

@@ -132,24 +132,29 @@ impl Table {
             return Err(Rejected::Edges);
         }
         let at = now.monotonic;
+        if message.full {
+            self.note_heard(&message.edge);
+        }
         let edge = self.edges.entry(message.edge.clone()).or_insert_with(|| Edge::new(at));
         if !edge.begin(&message, at) {
             return Err(Rejected::Resync);
         }
         let (name, epoch) = (message.edge.clone(), edge.epoch);
-        edge.connected = message.connected;
         self.refused.accept(&name, std::mem::take(&mut message.refused), at);
         let agents = std::mem::take(&mut message.agents);
-        self.make_room(&agents, now);
+        let unheard: BTreeSet<NodeName> = std::mem::take(&mut message.unheard).into_iter().collect();
+        self.make_room(&agents, &unheard, now);
         let (mut is_missing, mut bound) = (false, None);
         for agent in agents {
-            match self.apply_agent((&name, epoch), agent, now) {
-                Ok(()) => {}
+            let is_unheard = unheard.contains(&agent.agent);
+            match self.apply_agent((&name, epoch), agent, is_unheard, now) {
                 Err(Left::Resync) => is_missing = true,
-                Err(Left::Bound(by)) => bound = bound.or(Some(by)),
+                // One that is silent has given way, or would.
+                Err(Left::Bound(by)) if !is_unheard => bound = bound.or(Some(by)),
+                _ => {}
             }
         }
-        for agent in &message.unheard {
+        for agent in &unheard {
             self.set_unheard(&name, agent, now);
         }
         if let Some(edge) = self.edges.get_mut(&name) {
@@ -166,9 +171,9 @@ impl Table {
     }
 
     /// Forgets the agents that were silent longest, as far as live ones of a message need their room.
-    fn make_room(&mut self, message: &[AgentRows], now: Now) {
+    fn make_room(&mut self, message: &[AgentRows], unheard: &BTreeSet<NodeName>, now: Now) {
         let (mut agents, mut rows) = (0, 0);
-        let is_live = |agent: &&AgentRows| agent.full && agent.heard_ago < AGENT_SILENT_AFTER.as_secs();
+        let is_live = |agent: &&AgentRows| agent.full && !unheard.contains(&agent.agent);
         for agent in message.iter().filter(is_live) {
             let known = self.agents.get(&agent.agent);
             agents += usize::from(known.is_none());
@@ -176,8 +181,8 @@ impl Table {
         }
         let (bounds, bytes) = (self.bounds, rows * size_of::<CompactRow>());
         let is_short = |used: Bounds| {
-            let of_rows = used.rows + rows > bounds.rows || used.bytes + bytes > bounds.bytes;
-            (used.agents + agents > bounds.agents, of_rows)
+            let of_agents = used.agents + agents > bounds.agents || used.bytes + bytes > bounds.bytes;
+            (of_agents, used.rows + rows > bounds.rows)
         };
         if agents + rows == 0 || is_short(self.in_use()) == (false, false) {
             return;
@@ -198,7 +203,13 @@ impl Table {
         }
     }
 
-    fn apply_agent(&mut self, (edge, epoch): (&NodeName, u64), new: AgentRows, now: Now) -> Result<(), Left> {
+    fn apply_agent(
+        &mut self,
+        (edge, epoch): (&NodeName, u64),
+        new: AgentRows,
+        unheard: bool,
+        now: Now,
+    ) -> Result<(), Left> {
         let heard = now.ago(Duration::from_secs(new.heard_ago).min(AGENT_FORGOTTEN_AFTER));
         let is_new = !self.agents.contains_key(&new.agent);
         if is_new {
@@ -220,7 +231,7 @@ impl Table {
         }
         let AgentRows { proved, labels, token_labels, instance, seq, version, full, rows, removed, .. } = new;
         let edge = edge.clone();
-        let statement = Statement { edge, epoch, instance, seq, unheard: false, proved, labels, token_labels, version };
+        let statement = Statement { edge, epoch, instance, seq, unheard, proved, labels, token_labels, version };
         agent.accept(statement, heard);
         let left_out = agent.accept_rows(&mut self.pools, rows, full, room);
         for service in &removed {
@@ -275,14 +286,19 @@ impl Table {
 
     /// Removes an edge from the list. Its agents stay, as silent ones. `false`: it is not here.
     pub fn delete_edge(&mut self, name: &NodeName) -> bool {
-        let Some(edge) = self.edges.remove(name) else { return false };
-        for agent in self.agents.values_mut() {
-            let heard = agent.heard_at(Some(&edge));
-            if let Some(statement) = agent.statement.as_mut().filter(|statement| statement.edge == *name) {
-                (agent.heard, statement.unheard) = (heard, true);
-            }
+        self.note_heard(name);
+        let statements = self.agents.values_mut().filter_map(|agent| agent.statement.as_mut());
+        statements.filter(|it| it.edge == *name).for_each(|it| it.unheard = true);
+        self.edges.remove(name).is_some()
+    }
+
+    /// Notes when an edge heard its agents: it begins again to list them.
+    fn note_heard(&mut self, name: &NodeName) {
+        let edge = self.edges.get(name);
+        let is_of_it = |agent: &&mut Agent| agent.statement.as_ref().is_some_and(|it| it.edge == *name);
+        for agent in self.agents.values_mut().filter(is_of_it) {
+            agent.heard = agent.heard_at(edge);
         }
-        true
     }
 
     /// Removes an agent. `false`: it is not here.

@@ -18,7 +18,7 @@ const MAX_AGENTS_SHOWN: usize = 1_000;
 /// The most services that start or stop in an agent's row; all are counted.
 const MAX_SERVICES_SHOWN: usize = 100;
 
-/// The most warnings; all are counted.
+/// The most warnings about assignments; all are counted.
 const MAX_WARNINGS: usize = 100;
 
 /// The most names in a warning; all are counted.
@@ -98,7 +98,7 @@ impl Observed {
         match (self.is_read, edges.is_empty(), by_name) {
             (false, ..) => " (this origin has just started, and does not know all agents yet)".to_owned(),
             (true, false, _) => {
-                format!(" (agents may be missing of the edges that have not reported: {})", listed(&edges))
+                format!(" (agents may be missing of these edges: {})", listed(&edges))
             }
             (true, true, 0) => String::new(),
             (true, true, _) => format!(" (of {by_name} known agents the labels are not, as no edge has reported them)"),
@@ -277,14 +277,14 @@ pub(crate) fn dry_run(
         }
         effect.warnings.extend(known.warnings(rule));
     }
-    if !idle.is_empty() {
-        let idle = listed(&idle);
-        effect.warnings.push(format!("denied agents start and stop nothing, so these are not counted: {idle}"));
-    }
     let left_out = effect.warnings.len().saturating_sub(MAX_WARNINGS);
     if left_out > 0 {
         effect.warnings.truncate(MAX_WARNINGS);
         effect.warnings.push(format!("{left_out} more warnings are left out: try fewer assignments at a time"));
+    }
+    if !idle.is_empty() {
+        let idle = listed(&idle);
+        effect.warnings.push(format!("denied agents start and stop nothing, so these are not counted: {idle}"));
     }
     Ok(effect)
 }
@@ -431,7 +431,7 @@ mod tests {
         }
         let rule = json!({ "agents": "prod-*", "services": ["*"] });
         let (text, _) = warnings(&observed(&[], true), rule.clone());
-        assert!(text.contains("that have not reported: `edge-1`"), "{text}");
+        assert!(text.contains("of these edges: `edge-1`"), "{text}");
         let (text, _) = warnings(&Observed::default(), rule);
         assert!(text.contains("has just started"), "{text}");
         let by_name = Observed {

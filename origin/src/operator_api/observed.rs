@@ -201,7 +201,7 @@ impl OperatorApi {
         let is_short = revision.len() < MIN_PREFIX && revision.bytes().all(|b| b.is_ascii_hexdigit());
         if is_short && order.services.keys().all(|service| order.verdict(service, None) == Verdict::Unknown) {
             return Err(OperatorError::Malformed(format!(
-                "`lacks`: nothing is called `{revision}`, and a prefix of a commit has at least {MIN_PREFIX} digits."
+                "`lacks`: no publication that is known here is called `{revision}`, and a prefix of a commit has at least {MIN_PREFIX} digits."
             )));
         }
         Ok(Some(order))

@@ -182,7 +182,7 @@ async fn a_dry_run_counts_the_agents_of_edges_and_warns_of_what_matches_nothing(
     let [service, agents, idle] = &warnings[..] else { panic!("{warnings:?}") };
     assert!(service.starts_with("assignment `vain`: no service matches `shpo`:"), "{service}");
     assert!(agents.starts_with("assignment `vain`: no known agent matches `prod-*`"), "{agents}");
-    assert!(agents.contains("have not reported: `edge-1`") && idle.contains("`cluster-4`"), "{warnings:?}");
+    assert!(agents.contains("of these edges: `edge-1`") && idle.contains("`cluster-4`"), "{warnings:?}");
     let listed = operator.get("/v1/assignments").await.body;
     assert_eq!(listed["assignments"], json!([]), "a dry run changes nothing");
 

@@ -213,6 +213,40 @@ fn one_edge_speaks_for_an_agent() {
 }
 
 #[test]
+fn a_run_that_ended_does_not_outdo_a_later_one() {
+    let mut world = world();
+    let of = |instance: &str, generation, heard_ago: u64| {
+        with(agent("a", instance, 1, &[row("x", generation, None)]), json!({"heard_ago": heard_ago}))
+    };
+    world.send(&with(message("e1", 1, &[of("i", 1, 10_800)]), json!({"unheard": ["a"]}))).unwrap();
+    assert_eq!(world.agents()[0].heard_at, world.now.wall - Duration::from_secs(10_800));
+    world.send(&message("e2", 1, &[of("j", 2, 300)])).unwrap();
+    assert_eq!((world.rows().0, world.agents()[0].state), (vec!["a/x@2".to_owned()], State::Live));
+}
+
+#[test]
+fn three_runs_of_one_name_do_not_make_their_edges_send_everything_again_and_again() {
+    let mut world = world();
+    let runs = [("e1", "i"), ("e2", "j"), ("e3", "k")];
+    for (edge, instance) in runs {
+        world.send(&message(edge, 1, &[agent("a", instance, 1, &[])])).unwrap();
+        world.pass(10);
+    }
+    let mut again = 0;
+    for seq in 2..10 {
+        for (edge, instance) in runs {
+            world.pass(10);
+            let everything = agent("a", instance, seq, &[]);
+            if world.send(&message(edge, seq, &[with(everything.clone(), json!({"full": false}))])).is_err() {
+                again += 1;
+                world.send(&with(message(edge, seq, &[everything]), json!({"full": true}))).unwrap();
+            }
+        }
+    }
+    assert_eq!((again, world.agents()[0].alternates), (1, true));
+}
+
+#[test]
 fn a_restart_within_a_second_at_another_edge_counts() {
     let mut world = world();
     let of = |instance: &str, generation, heard_ago: u64| {
@@ -275,11 +309,11 @@ fn agents_that_were_silent_longest_give_way_to_those_that_are_heard() {
     world.send(&message("e2", 1, &[agent("d", "i", 2, &rows(&["x", "y"]))])).unwrap();
     assert_eq!((names(&world), world.rows().0.len()), ("cd".to_owned(), 3), "its rows need the room of others");
 
-    // Nobody gives way in vain, to an agent that is not live itself, or in a message that has news of it.
+    // Nobody gives way to an agent that is not live itself, which may be left out, or in a message that has news of it.
     world.send(&with(message("e1", 6, &[]), json!({"unheard": ["c"]}))).unwrap();
     let gone = with(agent("e", "i", 1, &rows(&["x", "y", "z"])), json!({"heard_ago": 90}));
-    assert_eq!(world.send(&with(message("e2", 2, &[gone]), json!({"unheard": ["e"]}))), Ok(Taken::Part("rows")));
-    assert_eq!(names(&world), "cde");
+    assert_eq!(world.send(&with(message("e2", 2, &[gone]), json!({"unheard": ["e"]}))), Ok(Taken::Whole));
+    assert_eq!((names(&world), world.rows().0.len()), ("cde".to_owned(), 3));
     let back = with(agent("c", "i", 2, &rows(&["x"])), json!({"full": false}));
     let both = [back, agent("f", "i", 1, &rows(&["x"]))];
     world.send(&message("e1", 7, &both)).unwrap();
@@ -292,9 +326,16 @@ fn agents_that_were_silent_longest_give_way_to_those_that_are_heard() {
     let agents = [("a", now - 3), ("b", now - 1), ("f", now - 2)].into_iter().map(seen).collect();
     world.table.learn(&Names { agents, ..Names::default() }, world.now);
     assert_eq!(names(&world), "bcd");
-    // It frees no row.
+    // It frees no row; but bytes.
     assert_eq!(world.send(&message("e1", 8, &[agent("c", "i", 3, &rows(&["x", "y"]))])), Ok(Taken::Part("rows")));
     assert_eq!(names(&world), "bcd");
+    let mut world = world_of(Bounds { bytes: 4_000, ..Bounds::default() });
+    let agents = (0..100).map(|number| seen((&format!("a{number}"), now - 5))).collect();
+    world.table.learn(&Names { agents, ..Names::default() }, world.now);
+    // It said so long ago, and is live.
+    let live = with(agent("b", "i", 1, &rows(&["x"])), json!({"heard_ago": 300}));
+    assert_eq!(world.send(&message("e1", 1, &[live])), Ok(Taken::Whole));
+    assert_eq!(world.rows().0, ["b/x@1"]);
 }
 
 #[test]
@@ -306,8 +347,8 @@ fn agents_of_an_edge_that_begins_again_before_it_sent_everything_stay_live() {
         world.pass(10);
         world.send(&edge(seq, &[], false)).unwrap();
     }
-    for _ in 0..3 {
-        world.send(&edge(1, &[agent("a", "i", 1, &[])], true)).unwrap();
+    for more in [true, true, false, false] {
+        world.send(&edge(1, &[agent("a", "i", 1, &[])], more)).unwrap();
     }
     assert_eq!(world.states(), [("a".to_owned(), State::Live), ("b".to_owned(), State::Live)]);
 }
