@@ -100,26 +100,19 @@ impl From<RouteError> for ApiError {
 
 impl ApiError {
     pub(crate) fn into_response(self) -> Response<Body> {
-        let extra = match &self {
-            ApiError::Unauthorized(refusal) => Some((header::WWW_AUTHENTICATE, challenge(*refusal))),
-            ApiError::MethodNotAllowed(methods) => Some((header::ALLOW, HeaderValue::from_static(methods))),
-            ApiError::Unsatisfiable { length } => Some((
-                header::CONTENT_RANGE,
-                HeaderValue::try_from(format!("bytes */{length}")).expect("digits are visible ASCII"),
-            )),
-            _ => None,
-        };
-        let mut response = self.problem().into_response();
-        response.headers_mut().extend(extra);
-        response
+        Problem::from(self).into_response()
     }
+}
 
-    fn problem(self) -> Problem {
-        match self {
-            ApiError::Unauthorized(refusal) => problem(UNAUTHORIZED, refusal.reason()),
+impl From<ApiError> for Problem {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::Unauthorized(refusal) => {
+                problem(UNAUTHORIZED, refusal.reason()).with_header(header::WWW_AUTHENTICATE, challenge(refusal))
+            }
             ApiError::NoSuchPath => Problem::no_such_path(),
             ApiError::Malformed(reason) => Problem::malformed(reason),
-            ApiError::MethodNotAllowed(_) => Problem::method_not_allowed(),
+            ApiError::MethodNotAllowed(methods) => Problem::method_not_allowed(methods),
             ApiError::NotAcceptable(service) => {
                 let detail = "The tarball is available as `zstd`, `gzip` and `identity`, and `Accept-Encoding` excludes them all.";
                 problem(NOT_ACCEPTABLE, detail).about("service", &service)
@@ -128,7 +121,9 @@ impl ApiError {
                 problem(PRECONDITION, "`If-Match` does not match the current version in this representation.")
             }
             ApiError::Unsatisfiable { length } => {
+                let range = HeaderValue::try_from(format!("bytes */{length}")).expect("digits are visible ASCII");
                 problem(RANGE, format!("The range begins beyond the end: the representation has {length} bytes."))
+                    .with_header(header::CONTENT_RANGE, range)
             }
             ApiError::NoSuchVersion(service, digest) => {
                 let detail = format!("`{service}` has no version {digest}, or this client may not read the service.");

@@ -3,11 +3,12 @@
 use http::{Response, Uri};
 use weir_protocol::name::NodeName;
 use weir_protocol::name_glob::NameGlob;
+use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
-use super::error::OperatorError;
+use super::error::unknown_agent;
 use crate::observed::Observed;
 
 /// Agents in a page by default, and at most.
@@ -15,11 +16,10 @@ const DEFAULT_LIMIT: usize = 100;
 
 const MAX_LIMIT: usize = 1_000;
 
-pub(super) fn answer(observed: &Observed, uri: &Uri) -> Result<Response<Body>, OperatorError> {
+pub(super) fn answer(observed: &Observed, uri: &Uri) -> Result<Response<Body>, Problem> {
     if let Some(name) = uri.path().strip_prefix("/v1/agents/") {
-        let name: NodeName = name.parse().map_err(|_| OperatorError::UnknownAgent(name.to_owned()))?;
-        let agent = observed.agent(&name).ok_or_else(|| OperatorError::UnknownAgent(name.to_string()))?;
-        return Ok(admin::json(&agent));
+        let agent = name.parse().ok().and_then(|name: NodeName| observed.agent(&name));
+        return agent.map(|agent| admin::json(&agent)).ok_or_else(|| unknown_agent(name));
     }
     let (mut agent, mut cursor, mut limit) = (None::<NameGlob>, None::<NodeName>, DEFAULT_LIMIT);
     for (key, value) in query::pairs(uri.query().unwrap_or_default()) {

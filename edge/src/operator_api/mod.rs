@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::problem::Problem;
 use weir_protocol::query;
 use weir_runtime::admin::{self, Admin};
 use weir_runtime::cross_site;
@@ -24,7 +25,6 @@ use weir_runtime::operator_token::OperatorToken;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_runtime::shutdown::Drain;
 
-use self::error::OperatorError;
 use self::purge::PurgeRequest;
 use crate::config::AdminConfig;
 use crate::status::Status;
@@ -83,64 +83,64 @@ impl OperatorApi {
         Ok(address)
     }
 
-    async fn answer(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Result<Response<Body>, OperatorError> {
+    async fn answer(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Result<Response<Body>, Problem> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
             "/v1/purge" => {
                 if *request.method() != Method::POST {
-                    return Err(OperatorError::MethodNotAllowed("POST"));
+                    return Err(Problem::method_not_allowed("POST"));
                 }
                 self.check(request.headers()).await?;
                 let purge = PurgeRequest::parse(&request.into_body().read(MAX_PURGE_REQUEST_BYTES).await?)?;
                 let (status, purges) = (self.status.clone(), self.purges.clone());
                 let done = spawn_blocking(move || purge.execute(&status, &purges)).await;
-                let mut done = done.map_err(|_| OperatorError::Failed)?;
+                let mut done = done.map_err(error::failed)?;
                 // A purge survives a restart unless the disk fails.
                 done["durable"] = self.status.catalog.durable().await.is_ok().into();
                 Ok(admin::json(&done))
             }
             "/v1/explain" => {
                 if !reads {
-                    return Err(OperatorError::MethodNotAllowed("GET, HEAD"));
+                    return Err(Problem::method_not_allowed("GET, HEAD"));
                 }
                 self.check_reader(&request).await?;
                 let (service, digest) = parse_explain(request.uri().query().unwrap_or_default())?;
                 let status = self.status.clone();
                 let explained = spawn_blocking(move || (status.explain(&service, digest.as_ref()), service)).await;
-                let (explained, service) = explained.map_err(|_| OperatorError::Failed)?;
-                Ok(admin::json(&explained.ok_or(OperatorError::UnknownService(service))?))
+                let (explained, service) = explained.map_err(error::failed)?;
+                Ok(admin::json(&explained.ok_or_else(|| error::unknown_service(&service))?))
             }
             path if path == "/v1/agents" || path.starts_with("/v1/agents/") => {
                 if !reads {
-                    return Err(OperatorError::MethodNotAllowed("GET, HEAD"));
+                    return Err(Problem::method_not_allowed("GET, HEAD"));
                 }
                 self.check_reader(&request).await?;
                 let status = self.status.clone();
                 let answered = spawn_blocking(move || agents::answer(&status.observed, request.uri())).await;
-                answered.map_err(|_| OperatorError::Failed)?
+                answered.map_err(error::failed)?
             }
             "/status" if reads => {
                 self.check_reader(&request).await?;
                 // It scans all services.
                 let (admin, is_loopback) = (self.admin.clone(), self.is_loopback);
                 let answered = spawn_blocking(move || admin.answer(&request, &peer, is_loopback)).await;
-                answered.map_err(|_| OperatorError::Failed)
+                answered.map_err(error::failed)
             }
             _ => Ok(self.admin.answer(&request, &peer, self.is_loopback)),
         }
     }
 
     /// Documents with service names need the token unless the listener is on loopback and the request is meant for it.
-    async fn check_reader(&self, request: &Request<RequestBody>) -> Result<(), OperatorError> {
+    async fn check_reader(&self, request: &Request<RequestBody>) -> Result<(), Problem> {
         if self.is_loopback && cross_site::is_for_loopback(request) {
             return Ok(());
         }
         self.check(request.headers()).await
     }
 
-    async fn check(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
-        let token = self.token.clone().ok_or(OperatorError::NoTokenConfigured)?;
-        Ok(token.admits(headers).await?)
+    async fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let token = self.token.clone().ok_or_else(error::no_token_configured)?;
+        token.admits(headers).await.map_err(error::not_admitted)
     }
 }
 
@@ -148,12 +148,12 @@ impl Handler for OperatorApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         match cross_site::refuse(&request) {
             Some(problem) => problem.into_response(),
-            None => self.answer(request, peer).await.unwrap_or_else(OperatorError::into_response),
+            None => self.answer(request, peer).await.unwrap_or_else(Problem::into_response),
         }
     }
 }
 
-fn parse_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), OperatorError> {
+fn parse_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), Problem> {
     let mut service = None;
     let mut digest = None;
     for (key, value) in query::pairs(query) {
@@ -163,6 +163,6 @@ fn parse_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), Op
             other => return Err(query::QueryError::unknown(other, "`service` and `digest`").into()),
         }
     }
-    let missing = || OperatorError::Malformed("name the service: `/v1/explain?service=…`.".to_owned());
+    let missing = || Problem::malformed("name the service: `/v1/explain?service=…`.");
     Ok((service.ok_or_else(missing)?, digest))
 }

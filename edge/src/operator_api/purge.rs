@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use weir_cache::{BodyRequest, OriginId};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
 
-use super::error::OperatorError;
 use crate::catalog::PurgeMode;
 use crate::status::Status;
 use crate::version::Version;
@@ -40,8 +40,8 @@ struct Document {
 
 impl PurgeRequest {
     /// Parses the request body.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
-        let malformed = |why: String| OperatorError::Malformed(why);
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let malformed = |why: String| Problem::malformed(why);
         let document: Document = serde_json::from_slice(body)
             .map_err(|error| malformed(format!("the body is not a valid purge request: {error}.")))?;
         let target = match (document.digest, document.service, document.repository) {

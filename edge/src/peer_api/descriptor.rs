@@ -8,7 +8,6 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::error::PeerError;
 use super::{Answer, Inner};
 use crate::agent_api::{ApiError, revalidate_mode};
 use crate::catalog::{LookupError, LookupResult};
@@ -17,7 +16,7 @@ impl Inner {
     pub(super) async fn current_descriptor(&self, request: &Request<RequestBody>, service: &ServiceName) -> Answer {
         let request_id = RequestId::of(request.headers());
         let found = self.lookup.find(service, revalidate_mode(request), request_id.as_ref()).await;
-        let found = found.map_err(|error| PeerError::Api(ApiError::Lookup(service.clone(), error)))?;
+        let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
         Ok(self.descriptor(request, &found))
     }
 
@@ -30,8 +29,8 @@ impl Inner {
         let (mode, request_id) = (revalidate_mode(request), RequestId::of(request.headers()));
         let found = self.lookup.find_version(service, digest, mode, request_id.as_ref()).await;
         let found = found.map_err(|error| match error {
-            LookupError::Absent => PeerError::Api(ApiError::NoSuchVersion(service.clone(), *digest)),
-            error => PeerError::Api(ApiError::Lookup(service.clone(), error)),
+            LookupError::Absent => ApiError::NoSuchVersion(service.clone(), *digest),
+            error => ApiError::Lookup(service.clone(), error),
         })?;
         Ok(self.descriptor(request, &found))
     }

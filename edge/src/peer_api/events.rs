@@ -14,11 +14,12 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use weir_protocol::event::{CONTENT_TYPE, Cursor, Event, EventKind, RelayedHeartbeat};
 use weir_protocol::name::ServiceName;
+use weir_protocol::problem::Problem;
 use weir_runtime::bounds::Bound;
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody, until};
 use weir_runtime::shutdown::Drain;
 
-use super::error::PeerError;
+use super::error::{not_following, too_many_streams};
 use super::metrics::PeerMetrics;
 use crate::access::{Access, FollowedLists};
 use crate::catalog::{Catalog, CatalogChange, Entry, OldestHeartbeat};
@@ -78,13 +79,13 @@ impl Events {
         &self,
         request: &Request<RequestBody>,
         certificate_ends: Option<SystemTime>,
-    ) -> Result<Response<Body>, PeerError> {
+    ) -> Result<Response<Body>, Problem> {
         // Taken before the entries: what changes meanwhile follows the snapshot.
         let changes = self.catalog.changes();
-        let heartbeat = self.catalog.oldest_heartbeat().ok_or(PeerError::NotFollowing)?;
+        let heartbeat = self.catalog.oldest_heartbeat().ok_or_else(not_following)?;
         let mut response = Response::new(Body::Empty);
         if request.method() == Method::GET {
-            let permit = self.streams.clone().try_acquire_owned().map_err(|_| PeerError::TooManyStreams)?;
+            let permit = self.streams.clone().try_acquire_owned().map_err(|_| too_many_streams())?;
             *response.body_mut() = self.stream(changes, heartbeat, permit, certificate_ends);
         }
         let headers = response.headers_mut();

@@ -18,11 +18,11 @@ use weir_cache::cdn_loop::CdnLoop;
 use weir_cache::{Cache, Tier, cache_status};
 use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::name::NodeName;
+use weir_protocol::problem::Problem;
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
 use weir_runtime::serve::{Body, Peer, RequestBody, RequestFacts};
 
-use self::error::PeerError;
 pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
 use crate::access::Refusal;
@@ -46,7 +46,7 @@ struct Inner {
 }
 
 /// A response and the status of the cache, for `Cache-Status`.
-type Answer = Result<Response<Body>, PeerError>;
+type Answer = Result<Response<Body>, Problem>;
 
 impl PeerApi {
     pub(crate) fn new(
@@ -77,22 +77,22 @@ impl PeerApi {
         let (label, facts) = (route.as_ref().map_or("unknown", Route::label), RequestFacts::of(&route));
         let answered = match route {
             // Connections outlive certificates.
-            _ if peer.has_expired(SystemTime::now()) => Err(PeerError::Api(ApiError::Unauthorized(Refusal::Expired))),
-            Err(error) => Err(PeerError::Api(error.into())),
+            _ if peer.has_expired(SystemTime::now()) => Err(ApiError::Unauthorized(Refusal::Expired).into()),
+            Err(error) => Err(error.into()),
             Ok(Route::Heartbeats) if *request.method() == Method::POST => {
-                inner.heartbeats.answer(request, |_| true).await.map_err(PeerError::Api)
+                inner.heartbeats.answer(request, |_| true).await.map_err(Problem::from)
             }
-            Ok(Route::Heartbeats) => Err(PeerError::Api(ApiError::MethodNotAllowed("POST"))),
+            Ok(Route::Heartbeats) => Err(ApiError::MethodNotAllowed("POST").into()),
             Ok(_) if !matches!(*request.method(), Method::GET | Method::HEAD) => {
-                Err(PeerError::Api(ApiError::MethodNotAllowed("GET, HEAD")))
+                Err(ApiError::MethodNotAllowed("GET, HEAD").into())
             }
             Ok(Route::Service(service)) => inner.current_descriptor(request, &service).await,
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
             Ok(Route::Events) => inner.events.begin(request, peer.certificate_ends),
-            Ok(_) => Err(PeerError::Api(ApiError::NoSuchPath)),
+            Ok(_) => Err(ApiError::NoSuchPath.into()),
         };
-        let mut response = answered.unwrap_or_else(PeerError::into_response);
+        let mut response = answered.unwrap_or_else(Problem::into_response);
         let tier = response.extensions_mut().remove::<Tier>();
         let tier = tier.map(|tier| Arc::new(move || tier.as_str()) as Arc<_>);
         response.extensions_mut().insert(RequestFacts { tier, ..facts });

@@ -10,7 +10,7 @@ use weir_protocol::name::RepositoryName;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::error::PeerError;
+use super::error;
 use super::{Answer, Inner};
 use crate::agent_api::is_forced;
 
@@ -37,7 +37,7 @@ impl Inner {
         }
         let request_id = RequestId::of(request.headers());
         let loaded = self.cache.object(repository, digest, passed, request_id, is_forced(request)).await;
-        let (bytes, source) = loaded.map_err(|error| PeerError::Object(digest, error))?;
+        let (bytes, source) = loaded.map_err(|error| error::object(digest, &error))?;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
         headers.insert(CACHE_STATUS, self.object_cache_status(&source));

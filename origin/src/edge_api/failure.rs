@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, StatusCode};
 use weir_observed::Rejected;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
@@ -121,7 +121,8 @@ impl Failure {
         use StatusCode as S;
         let (status, kind, title) = match self {
             Self::NoSuchPath => return Problem::no_such_path(),
-            Self::MethodNotAllowed | Self::UsePost => return Problem::method_not_allowed(),
+            Self::MethodNotAllowed => return Problem::method_not_allowed("GET, HEAD"),
+            Self::UsePost => return Problem::method_not_allowed("POST"),
             Self::Malformed(detail) => return Problem::malformed(detail.as_str()),
             Self::NoSuchService(service) => return Problem::no_such_service(service),
             Self::NotAnEdge | Self::CertificateExpired => {
@@ -172,14 +173,6 @@ impl Failure {
     }
 
     pub(super) fn into_response(self) -> Response<Body> {
-        let mut response = self.problem().into_response();
-        let allow = match self {
-            Self::MethodNotAllowed => Some("GET, HEAD"),
-            Self::UsePost => Some("POST"),
-            _ => None,
-        };
-        let allow = allow.map(|methods| (header::ALLOW, HeaderValue::from_static(methods)));
-        response.headers_mut().extend(allow);
-        response
+        self.problem().into_response()
     }
 }

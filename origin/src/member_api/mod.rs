@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
+use http::{Request, Response, StatusCode, Uri};
 use weir_ownership::Event;
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
@@ -48,7 +48,7 @@ impl MemberApi {
             return problem.into_response();
         }
         match route {
-            Ok(route) if !route.takes(request.method()) => method_not_allowed(),
+            Ok(route) if !route.takes(request.method()) => Problem::method_not_allowed("POST").into_response(),
             Ok(Route::Ask(repository)) => {
                 let ready = self.cluster.asked(&repository).await;
                 admin::json(&serde_json::to_value(Readiness { ready }).unwrap_or_default())
@@ -65,8 +65,7 @@ impl MemberApi {
                 let path = path.to_owned();
                 self.forwarded(&path, request, by).await
             }
-            Err(RouteError::Unknown) => Problem::no_such_path().into_response(),
-            Err(RouteError::Malformed(detail)) => Problem::malformed(detail).into_response(),
+            Err(error) => Problem::from(error).into_response(),
         }
     }
 
@@ -125,10 +124,4 @@ fn not_a_member(by: &NodeName) -> Response<Body> {
     );
     tracing::warn!(origin = %by, "an origin stated the name of an operator, but did not show that it is a member");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-a-member", title, detail).retry_after(SOON).into_response()
-}
-
-fn method_not_allowed() -> Response<Body> {
-    let mut response = Problem::method_not_allowed().into_response();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-    response
 }

@@ -219,21 +219,14 @@ impl From<VersionError> for OperatorError {
 
 impl OperatorError {
     pub(super) fn into_response(self) -> Response<Body> {
-        let extra = match &self {
-            Self::MethodNotAllowed(methods) => Some((header::ALLOW, HeaderValue::from_static(methods))),
-            Self::Unauthorized => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"weir\""))),
-            _ => None,
-        };
-        let mut response = self.problem().into_response();
-        response.headers_mut().extend(extra);
-        response
+        self.problem().into_response()
     }
 
     /// The problem on the wire.
     pub(super) fn problem(&self) -> Problem {
         let problem = match self {
             Self::NoSuchPath => return Problem::no_such_path(),
-            Self::MethodNotAllowed(_) => return Problem::method_not_allowed(),
+            Self::MethodNotAllowed(methods) => return Problem::method_not_allowed(methods),
             Self::Malformed(detail) => return Problem::malformed(detail.as_str()),
             Self::TooSlow => return Problem::body_too_slow(),
             _ => {
@@ -242,6 +235,9 @@ impl OperatorError {
             }
         };
         match self {
+            Self::Unauthorized => {
+                problem.with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"weir\""))
+            }
             Self::NoSuchRepository(name) => problem.about("repository", name),
             Self::NotMirrored(name, _) | Self::NoOwner(name) => problem.about("repository", name).retry_after(SOON),
             Self::NotObserved(kind, name) => problem.about(kind, name),

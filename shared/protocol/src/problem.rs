@@ -4,8 +4,11 @@
 
 use std::time::Duration;
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::{Deserialize, Serialize};
+
+use crate::query::QueryError;
+use crate::route::RouteError;
 
 /// The object that a problem is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,9 +19,12 @@ pub struct ProblemObject {
     pub name: String,
 }
 
-/// An error response.
+/// An error response. Small, so that it can be the error of a function.
 #[derive(Debug, Clone)]
-pub struct Problem {
+pub struct Problem(Box<Content>);
+
+#[derive(Debug, Clone)]
+struct Content {
     status: StatusCode,
     kind: &'static str,
     title: &'static str,
@@ -26,6 +32,7 @@ pub struct Problem {
     object: Option<ProblemObject>,
     errors: Option<serde_json::Value>,
     retry_after: Option<Duration>,
+    header: Option<(HeaderName, HeaderValue)>,
 }
 
 #[derive(Serialize)]
@@ -44,35 +51,50 @@ struct Document<'a> {
 impl Problem {
     /// A problem of a kind (the last part of `urn:weir:problem:<kind>`), with a detail that says what to do.
     pub fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, kind, title, detail: detail.into(), object: None, errors: None, retry_after: None }
+        Self(Box::new(Content {
+            status,
+            kind,
+            title,
+            detail: detail.into(),
+            object: None,
+            errors: None,
+            retry_after: None,
+            header: None,
+        }))
     }
 
     /// Names the object that it is about.
     pub fn about(mut self, kind: &str, name: &impl ToString) -> Self {
-        self.object = Some(ProblemObject { kind: kind.to_owned(), name: name.to_string() });
+        self.0.object = Some(ProblemObject { kind: kind.to_owned(), name: name.to_string() });
         self
     }
 
     /// Adds a list of errors, one entry each.
     pub fn with_errors(mut self, errors: serde_json::Value) -> Self {
-        self.errors = Some(errors);
+        self.0.errors = Some(errors);
         self
     }
 
     /// Adds `Retry-After`: whole seconds, at least one.
     pub fn retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after);
+        self.0.retry_after = Some(after);
+        self
+    }
+
+    /// Adds a header to the response; the last one counts.
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.header = Some((name, value));
         self
     }
 
     /// The HTTP status.
     pub fn status(&self) -> StatusCode {
-        self.status
+        self.0.status
     }
 
     /// The detail.
     pub fn detail(&self) -> &str {
-        &self.detail
+        &self.0.detail
     }
 
     /// `400`: the request is malformed.
@@ -111,37 +133,54 @@ impl Problem {
         )
     }
 
-    /// `405`; the caller adds `Allow`.
-    pub fn method_not_allowed() -> Self {
+    /// `405`: the path has these methods.
+    pub fn method_not_allowed(methods: &'static str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "method-not-allowed",
             "The method is not allowed here",
             "Use one of the methods in `Allow`.",
         )
+        .with_header(header::ALLOW, HeaderValue::from_static(methods))
     }
 
     /// The response with its body. For HEAD the server drops the body.
     pub fn into_response<B: From<Vec<u8>>>(self) -> Response<B> {
-        let retryable = self.retry_after.is_some() || matches!(self.status.as_u16(), 429 | 502 | 503 | 504);
+        let retryable = self.0.retry_after.is_some() || matches!(self.0.status.as_u16(), 429 | 502 | 503 | 504);
         let document = Document {
-            r#type: format!("urn:weir:problem:{}", self.kind),
-            title: self.title,
-            status: self.status.as_u16(),
-            detail: &self.detail,
+            r#type: format!("urn:weir:problem:{}", self.0.kind),
+            title: self.0.title,
+            status: self.0.status.as_u16(),
+            detail: &self.0.detail,
             retryable,
-            object: &self.object,
-            errors: &self.errors,
+            object: &self.0.object,
+            errors: &self.0.errors,
         };
         let body = serde_json::to_vec(&document).expect("a problem is plain data");
         let mut response = Response::new(B::from(body));
-        *response.status_mut() = self.status;
+        *response.status_mut() = self.0.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(after) = self.retry_after {
+        if let Some(after) = self.0.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
         }
+        headers.extend(self.0.header);
         response
+    }
+}
+
+impl From<RouteError> for Problem {
+    fn from(error: RouteError) -> Self {
+        match error {
+            RouteError::Unknown => Self::no_such_path(),
+            RouteError::Malformed(detail) => Self::malformed(detail),
+        }
+    }
+}
+
+impl From<QueryError> for Problem {
+    fn from(error: QueryError) -> Self {
+        Self::malformed(error.to_string())
     }
 }

@@ -73,9 +73,7 @@ impl Admin {
     /// the listener is on loopback; beyond it Prometheus asks by any name.
     pub fn answer(&self, request: &Request<RequestBody>, peer: &Peer, is_loopback: bool) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut response = Problem::method_not_allowed().into_response();
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
+            return Problem::method_not_allowed("GET, HEAD").into_response();
         }
         match request.uri().path() {
             "/livez" => text(StatusCode::OK, "alive\n".to_owned()),

@@ -5,11 +5,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{header, response};
+use http::{StatusCode, header, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
+use weir_protocol::problem::Problem;
 
 use super::unread::Http2Body;
 
@@ -116,6 +117,19 @@ pub enum RequestBodyError {
     /// The client or the connection ended it early.
     #[error("the request's body was cut off")]
     BrokeOff,
+}
+
+impl From<RequestBodyError> for Problem {
+    fn from(error: RequestBodyError) -> Self {
+        let detail = format!("{error}.");
+        match error {
+            RequestBodyError::TooLong(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The request is too large", detail)
+            }
+            RequestBodyError::TooSlow => Self::body_too_slow(),
+            RequestBodyError::BrokeOff => Self::malformed(detail),
+        }
+    }
 }
 
 impl RequestBody {
