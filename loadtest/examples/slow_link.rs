@@ -15,10 +15,10 @@ use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{PATIENCE, until};
 use weir_loadtest::relay::Line;
-use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_runtime::config::duration;
 use weir_runtime::http_client::{Http2Client, http2_client};
 use weir_runtime::tls;
+use weir_source::{RepositoryConfig, ServiceConfig};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -13,9 +13,9 @@ use weir_runtime::certificates;
 /// The roles to start.
 pub struct Plan {
     /// The origin's repositories.
-    pub repositories: Vec<weir_origin::source::RepositoryConfig>,
+    pub repositories: Vec<weir_source::RepositoryConfig>,
     /// The origin's services. Every agent follows them all.
-    pub services: Vec<weir_origin::source::ServiceConfig>,
+    pub services: Vec<weir_source::ServiceConfig>,
     /// The number of edges. Agents are distributed over them.
     pub edges: usize,
     /// The number of agents.

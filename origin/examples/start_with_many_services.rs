@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use weir_origin::Running;
 use weir_origin::config::{Config, TlsConfig};
-use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_protocol::name::ServiceName;
 use weir_runtime::{certificates, tls};
+use weir_source::{RepositoryConfig, ServiceConfig};
 
 const TOKEN: &str = "a-token-of-sixteen-bytes";
 const EDITS: usize = 50;

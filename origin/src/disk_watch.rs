@@ -7,9 +7,9 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use weir_runtime::shutdown::Drain;
+use weir_source::{DataDir, free_disk};
 
 use crate::metrics::Metrics;
-use crate::source::{DataDir, free_disk};
 
 /// The delay between two checks. A check that hangs, as on a network disk, is waited for.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -28,7 +28,6 @@ mod readiness;
 pub mod reconcile;
 mod running;
 mod signing;
-pub mod source;
 mod status;
 mod stored_documents;
 mod tar_reader;
@@ -52,6 +51,4 @@ pub use metrics::families;
 pub use operator_api::fuzzing;
 pub use publish::verify;
 pub use running::{Running, start};
-#[cfg(feature = "fuzzing")]
-pub use source::git::fuzz_signed_object;
 pub use stored_documents::{StoredDocuments, stored_documents};

@@ -7,6 +7,7 @@ use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
 use weir_runtime::serve::AccessLog;
+use weir_source::{PollFailure, SourceMetrics};
 use weir_store::StoreMetrics;
 
 use crate::catalog::CatalogMetrics;
@@ -17,7 +18,6 @@ use crate::fleet::FleetMetrics;
 use crate::member_client::MemberMetrics;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
-use crate::source::{PollFailure, SourceMetrics};
 
 metric_families! {
     /// The families of one origin that belong to no other component.

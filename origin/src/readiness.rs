@@ -1,10 +1,10 @@
 //! Readiness: whether the origin can work, and what an operator should look at.
 
 use weir_runtime::admin::Readiness;
+use weir_source::Condition;
 
 use crate::catalog::Catalog;
 use crate::reconcile::Health;
-use crate::source::Condition;
 
 /// Numbers of problems, without names: a prober need not know what the origin serves.
 #[derive(Debug, Default)]

@@ -22,6 +22,8 @@ use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, AccessLog, HttpMetrics};
 use weir_runtime::shutdown::Drain;
+use weir_source::git::mirror;
+use weir_source::{Condition, DataDir};
 use weir_store::{Objects, Records, StoreMetrics};
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
@@ -44,8 +46,6 @@ use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefiniti
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::signing::Signer;
-use crate::source::git::mirror;
-use crate::source::{Condition, DataDir};
 use crate::versions::Versions;
 use crate::{access, deltas, disk_watch, last_seen, status};
 

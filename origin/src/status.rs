@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_runtime::admin::Readiness;
+use weir_source::{Condition, FetchSnapshot, Lost, Service, ServiceConfig, WithoutPin};
 
 use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
 use crate::publish::Time;
 use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
-use crate::source::{Condition, FetchSnapshot, Lost, Service, ServiceConfig, WithoutPin};
 
 /// The states of all repositories and services.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {

@@ -11,6 +11,7 @@ use weir_model::Bounds;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::Service;
 use weir_store::ObjectError;
 
 use crate::catalog::Catalog;
@@ -18,7 +19,6 @@ use crate::diff::Cancellable;
 pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
 use crate::publish::{Positions, PublishError, Publisher, ReadPositions, VersionChange, VersionChangeError};
-use crate::source::Service;
 use crate::tar_reader::{ReadError, TarReader};
 
 /// The most concurrent diffs, each of which reads two tarballs; more wait.

@@ -9,8 +9,8 @@ use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::until;
 use weir_loadtest::scrape::Metrics;
-use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_protocol::name::ServiceName;
+use weir_source::{RepositoryConfig, ServiceConfig};
 
 use crate::site::Client;
 

@@ -11,9 +11,9 @@ use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{PATIENCE, until};
 use weir_loadtest::relay::Line;
 use weir_loadtest::scrape::{self, Metrics};
-use weir_origin::source::{RepositoryConfig, ServiceConfig};
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::{RepositoryConfig, ServiceConfig};
 
 const EDGES: usize = 3;
 

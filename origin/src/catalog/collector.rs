@@ -7,10 +7,10 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Registry};
 use weir_runtime::metric_families;
+use weir_source::{Condition, DefinedBy};
 
 use super::{Catalog, Snapshot};
 use crate::lost_definitions::LostDefinitions;
-use crate::source::{Condition, DefinedBy};
 
 metric_families! {
     /// The families of the catalog.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
 use super::Map;
 use super::edit::Write;
 use super::raw_document::{RawDocument, Refused};
 use crate::publish::StoredDefinitions;
-use crate::source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
 /// A document and its author.
 #[derive(Debug, Clone, PartialEq, Eq)]

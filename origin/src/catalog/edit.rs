@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
 use super::definitions::{Defined, Definitions, version};
 use crate::config::LimitsConfig;
-use crate::source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
 /// A requested change. Each of its documents was validated on its own.
 #[derive(Debug, Clone)]
@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_repository_cannot_be_changed() {
-        let helm = |name: &str| RepositoryConfig { kind: SourceKind::HELM, ..repository(name) };
+        let helm =
+            |name: &str| RepositoryConfig { kind: serde_json::from_str(r#""helm""#).unwrap(), ..repository(name) };
         let put = |name: &str| Edit::PutRepository(helm(name).into());
         assert_eq!(decide(&put("new"), &Precondition::default()).unwrap().outcome, Outcome::Created);
         let refused = decide(&put("shop"), &Precondition::default()).unwrap_err();

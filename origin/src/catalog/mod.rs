@@ -26,10 +26,10 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::Service;
 
 use crate::publish::Retired;
 use crate::reconcile::{Handle, Health};
-use crate::source::Service;
 
 pub(crate) use collector::{CatalogCollector, CatalogMetrics};
 pub(crate) use definitions::{Defined, Definitions, Documents, version};

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::shutdown::Drain;
+use weir_source::{Service, ServiceConfig};
 
 use super::definitions::Documents;
 use super::edits::{EditRequest, Editor, Writing, Written};
@@ -21,7 +22,6 @@ use super::{Catalog, Map, Snapshot};
 use crate::config::LimitsConfig;
 use crate::publish::{Reloaded, Started, StoredDefinitions};
 use crate::reconcile::{Context, Terminated};
-use crate::source::{Service, ServiceConfig};
 
 /// The most queued requests, and edits in progress.
 const QUEUE: usize = 64;

@@ -10,6 +10,7 @@ use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
+use weir_source::{DefinedBy, Service, ServiceConfig, SourceKind};
 
 use super::definitions::{Definitions, Documents};
 use super::edit::Write;
@@ -20,7 +21,6 @@ use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
 use crate::publish::{Publisher, Retired, Started};
 use crate::reconcile::{self, MirrorDisposal, StartOptions};
-use crate::source::{DefinedBy, Service, ServiceConfig, SourceKind};
 
 /// Names whose definitions may have changed.
 #[derive(Debug, Default)]

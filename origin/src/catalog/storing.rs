@@ -66,8 +66,9 @@ fn json(document: &impl serde::Serialize) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use weir_source::{RepositoryConfig, ServiceConfig};
+
     use super::*;
-    use crate::source::{RepositoryConfig, ServiceConfig};
 
     #[test]
     fn a_moved_service_is_written_before_it_is_removed() {

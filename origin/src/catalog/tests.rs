@@ -8,6 +8,7 @@ use weir_model::{Bounds, ServerClocks};
 use weir_ownership::{Claim, SessionId};
 use weir_protocol::event::{Event, EventKind};
 use weir_runtime::shutdown::Drain;
+use weir_source::{Condition, DataDir, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
 use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
 
@@ -18,7 +19,6 @@ use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
-use crate::source::{Condition, DataDir, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
 /// Starts a catalog on an engine that may fail.
 async fn start(

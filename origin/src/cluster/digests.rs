@@ -1,10 +1,10 @@
 //! What the members of a cluster should have in common, as short digests.
 
 use weir_ownership::Digests;
+use weir_source::{RepositoryConfig, ServiceConfig};
 
 use crate::catalog::version;
 use crate::signing::Signer;
-use crate::source::{RepositoryConfig, ServiceConfig};
 
 /// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,
 /// and of the signing keys.

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
+use weir_source::RepositoryConfig;
 
 use crate::catalog::Catalog;
 use crate::publish::Publisher;
 use crate::reconcile::{self, Context, MirrorDisposal};
-use crate::source::RepositoryConfig;
 
 /// A mirror that was made ready so long ago is made again, which costs what moved since.
 const READY_FOR: Duration = Duration::from_secs(60);

@@ -4,10 +4,10 @@ use weir_runtime::access_files::AccessFiles;
 use weir_runtime::identity::Role;
 use weir_runtime::tls::{self, TlsError};
 use weir_runtime::{key_pair, secret_file, writable_directory};
+use weir_source::{PublicKey, RepositoryConfig};
 
 use super::file_check::FileCheck;
 use super::{Config, EtcdConfig};
-use crate::source::{PublicKey, RepositoryConfig};
 use crate::webhook::Secret;
 
 impl Config {

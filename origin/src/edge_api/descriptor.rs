@@ -9,12 +9,12 @@ use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::serve::{Body, RequestBody};
+use weir_source::Service;
 
 use super::failure::{Failure, Unpublished};
 use super::{EdgeApi, InCluster};
 use crate::catalog::Snapshot;
 use crate::cluster::Unreadable;
-use crate::source::Service;
 
 impl EdgeApi {
     /// The current descriptor, from memory.

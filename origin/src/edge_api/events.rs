@@ -283,9 +283,10 @@ impl Drop for OpenStream {
 mod tests {
     use std::time::Instant;
 
+    use weir_source::{Service, ServiceConfig};
+
     use super::*;
     use crate::event_log::tests::log;
-    use crate::source::{Service, ServiceConfig};
     use http_body_util::BodyExt;
 
     use crate::catalog::Snapshot;

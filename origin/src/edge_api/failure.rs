@@ -8,9 +8,9 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
+use weir_source::Condition;
 
 use crate::reconcile::{Health, Phase, RepositoryState};
-use crate::source::Condition;
 
 /// `Retry-After` while content is being built.
 const SOON: Duration = Duration::from_secs(2);

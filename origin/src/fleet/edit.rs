@@ -1,11 +1,11 @@
 //! Pure: decides whether an entry may be changed, and what the documents are then.
 
 use weir_protocol::access_list::{AccessListError, Entries};
+use weir_source::DefinedBy;
 
 use super::error::FleetError;
 use super::kind::Kind;
 use crate::catalog::{Outcome, Precondition, changeable, version};
-use crate::source::DefinedBy;
 
 /// The author of an entry that applies.
 pub(crate) fn defined_by<T: Kind>(entries: &Entries<T>, name: &T::Name) -> DefinedBy {

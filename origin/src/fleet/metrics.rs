@@ -3,9 +3,9 @@
 use prometheus::{IntGauge, IntGaugeVec};
 use weir_protocol::access_list::{Entries, Fleet};
 use weir_runtime::metric_families;
+use weir_source::DefinedBy;
 
 use super::kind::Kind;
-use crate::source::DefinedBy;
 
 metric_families! {
     /// The families of agents, assignments and issuers.

@@ -8,10 +8,10 @@ use weir_protocol::conditional;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
+use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig};
 
 use super::error::OperatorError;
 use crate::catalog::{Defined, Snapshot, version};
-use crate::source::{DefinedBy, RepositoryConfig, ServiceConfig};
 use crate::status;
 
 pub(super) struct Document {

@@ -14,13 +14,13 @@ use weir_protocol::query::{self, QueryError};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
+use weir_source::{ListTarget, Service, ServiceConfig};
 use weir_tarball::{Limits, ListedEntry, ListedKind};
 
 use super::error::OperatorError;
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::LimitsConfig;
 use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
-use crate::source::{ListTarget, Service, ServiceConfig};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;

@@ -13,6 +13,7 @@ use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
+use weir_source::DefinedBy;
 
 use super::conditions::precondition;
 use super::document::{Document, listing};
@@ -23,7 +24,6 @@ use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
 use crate::config::{AssignmentConfig, EntryDocument};
 use crate::fleet::{Change, FleetError, Kind, Known, Observed, dry_run};
-use crate::source::DefinedBy;
 
 /// Dry runs of assignments at a time.
 pub(super) const ASSIGNMENT_DRY_RUNS: usize = 2;

@@ -1,12 +1,12 @@
 //! Entry points of fuzzers.
 
 use weir_protocol::name::ServiceName;
+use weir_source::{RepositoryConfig, ServiceConfig};
 
 use super::dry_run::Part;
 use super::page::Page;
 use super::route::Route;
 use super::validation::{Object, read};
-use crate::source::{RepositoryConfig, ServiceConfig};
 
 /// A document is valid and round-trips, or has validation errors.
 pub fn document(bytes: &[u8]) {

@@ -46,6 +46,7 @@ use weir_runtime::admin;
 use weir_runtime::cross_site;
 use weir_runtime::serve::{self, Body, Handler, ListenerMetrics, Peer, RequestBody, RequestFacts, ServerTls};
 use weir_runtime::shutdown::Drain;
+use weir_source::{RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
 use self::access::{Access, Caller};
 use self::conditions::precondition;
@@ -65,7 +66,6 @@ use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome};
 use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument};
 use crate::fleet::FleetStore;
 use crate::observed::{Forgotten, Observed};
-use crate::source::{RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
 use crate::webhook::Delivery;
 

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_model::ValidationError;
 use weir_protocol::name::RepositoryName;
+use weir_source::{
+    ChartName, DefinedBy, Followed, RefText, RepositoryConfig, ServiceConfig, SourceKind, UpstreamsConfig,
+};
 
 use crate::catalog::LONGEST_REASON;
 use crate::config::{AgentConfig, AssignmentConfig, EntryDocument, IssuerDocument};
-use crate::source::{
-    ChartName, DefinedBy, Followed, RefText, RepositoryConfig, ServiceConfig, SourceKind, UpstreamsConfig,
-};
 
 /// The most validation errors in one answer.
 const MAX_ERRORS: usize = 100;

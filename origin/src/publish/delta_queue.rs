@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 use weir_protocol::name::ServiceName;
-
-use crate::source::Service;
+use weir_source::Service;
 
 /// The services whose current version has no deltas yet, each once, the longest waiting first. It is in memory only: what
 /// waits at a stop gets its deltas with the next version.
@@ -58,8 +57,9 @@ impl DeltaQueue {
 
 #[cfg(test)]
 mod tests {
+    use weir_source::ServiceConfig;
+
     use super::*;
-    use crate::source::ServiceConfig;
 
     fn service(name: &str) -> Arc<Service> {
         Arc::new(

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use weir_protocol::descriptor::{Descriptor, FORMAT, Representation};
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
+use weir_source::Service;
 use weir_store::Area;
 
 use super::decision;
@@ -14,7 +15,6 @@ use super::error::PublishError;
 use super::pending_change::PendingChange;
 use super::publisher::Publisher;
 use super::row::Row;
-use crate::source::Service;
 
 /// The versions before the current one that it has deltas against.
 const BASES: usize = 3;

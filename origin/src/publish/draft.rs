@@ -9,6 +9,7 @@ use weir_model::ServerClocks;
 use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_source::{Candidate, Service};
 use weir_tarball::ContentKey;
 
 use super::decision::{self, Content, Decision, PublishRequest};
@@ -21,7 +22,6 @@ use super::request::{Outcome, VersionChange};
 use super::retention::supersede;
 use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
 use crate::signing::Signer;
-use crate::source::{Candidate, Service};
 
 /// Options that apply to every change.
 #[derive(Debug, Clone)]

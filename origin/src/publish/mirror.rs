@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_source::{MirrorManifest, StoredLfsObject};
 use weir_store::{Area, ObjectError, Objects};
 
 use super::draft::Draft;
@@ -13,7 +14,6 @@ use super::error::PublishError;
 use super::load::ReadError;
 use super::protection::Protection;
 use super::publisher::Publisher;
-use crate::source::{MirrorManifest, StoredLfsObject};
 
 /// Reads the manifest with this digest.
 pub(super) async fn read_mirror(

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use weir_model::ServerClocks;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::DataDir;
 use weir_store::{Objects, Records};
 
 use super::delta_queue::DeltaQueue;
@@ -29,7 +30,6 @@ use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::event_log::EventLog;
 use crate::signing::Signer;
-use crate::source::DataDir;
 
 const CONCURRENT_LOADS: usize = 64;
 

@@ -10,6 +10,7 @@ use weir_protocol::digest::ObjectDigest;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{Frame, Manifest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::{Candidate, Service};
 use weir_store::Area;
 use weir_tarball::{Built, ContentKey};
 
@@ -22,7 +23,6 @@ use super::pending_change::PendingChange;
 use super::protection::Protection;
 use super::publisher::{Handle, Publisher};
 use super::request::{Cached, Outcome};
-use crate::source::{Candidate, Service};
 
 impl Publisher {
     /// Publishes candidates whose content is stored: in the service's versions, or as the current version of another

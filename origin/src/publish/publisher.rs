@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{ClusterId, RepositoryName, ServiceName};
+use weir_source::{Candidate, Service};
 use weir_store::{Area, Objects};
 
 use super::attempt::Attempt;
@@ -24,7 +25,6 @@ use super::row::{Definition, unix_milliseconds};
 use super::store_identity::StoreIdentity;
 use super::writer::{MAX_WAITING, Repository, Request, Shared, Writer};
 use crate::config::RetentionConfig;
-use crate::source::{Candidate, Service};
 
 /// Publishes, and changes versions and definitions. A method that writes returns when the change is durable and
 /// visible. If the caller gives up, the change is completed anyway.

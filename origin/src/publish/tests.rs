@@ -23,6 +23,7 @@ use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::Frame;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_source::{Bundle, Candidate, DataDir, MirrorManifest, Part, Service, ServiceConfig};
 use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
 use weir_store::{Area, Objects, RecordKey, Records, StoreMetrics};
 use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
@@ -33,7 +34,6 @@ use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::event_log::{EventLog, Read};
 use crate::signing::Signer;
-use crate::source::{Bundle, Candidate, DataDir, MirrorManifest, Part, Service, ServiceConfig};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

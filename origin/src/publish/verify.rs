@@ -9,6 +9,7 @@ use serde::Serialize;
 use weir_model::{Bounds, ServerClocks};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_source::DataDir;
 use weir_store::{Area, ObjectError, Objects, RecordKey, Records, StoreMetrics};
 
 use super::known::KnownService;
@@ -18,7 +19,6 @@ use super::page::Page;
 use super::record::RepositoryRecord;
 use crate::cluster::open_records;
 use crate::config::Config;
-use crate::source::DataDir;
 
 const CONCURRENT_READS: usize = 16;
 

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weir_model::failpoint;
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::DataDir;
 use weir_store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Records, Version};
 
 use super::delta_queue::DeltaQueue;
@@ -36,7 +37,6 @@ use super::state_write::StateWriter;
 use super::write_pace::WritePace;
 use crate::cluster::Validity;
 use crate::event_log::EventLog;
-use crate::source::DataDir;
 
 /// The most queued changes of one repository; further callers wait.
 pub(super) const MAX_WAITING: usize = 256;

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::name::ServiceName;
+use weir_source::{RetryPolicy, ServiceFailure};
 use weir_tarball::ContentKey;
 
 use super::back_off::{back_off, bounded_retry_after, jittered};
-use crate::source::{RetryPolicy, ServiceFailure};
 
 /// The last failed content of each service, while it must not be tried.
 #[derive(Debug, Default)]

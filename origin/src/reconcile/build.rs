@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
+use weir_source::{DataDir, RetryPolicy, Service, ServiceFailure, Source, free_disk};
 use weir_store::Area;
 use weir_tarball::{Base, BuildContext, Built, Limits, Recipe};
 
@@ -14,7 +15,6 @@ use super::part_sources::PartSources;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::publish::{Attempt, PublishError, Publisher};
-use crate::source::{DataDir, RetryPolicy, Service, ServiceFailure, Source, free_disk};
 
 /// The limits of builds.
 #[derive(Debug, Clone, Copy)]

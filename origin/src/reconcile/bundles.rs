@@ -7,6 +7,10 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use weir_protocol::name::RepositoryName;
+use weir_source::{
+    Bundle, BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, MirrorManifest, Part, RepositoryConfig,
+    Source, WrittenBundle,
+};
 use weir_store::{Area, Objects};
 
 use super::context::Context;
@@ -14,10 +18,6 @@ use super::job::Job;
 use super::threads::Threads;
 use crate::metrics::Metrics;
 use crate::publish::{MirrorUpload, PublishError, Publisher, unix_milliseconds};
-use crate::source::{
-    Bundle, BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, MirrorManifest, Part, RepositoryConfig,
-    Source, WrittenBundle,
-};
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
 const MAX_PART_BYTES: u64 = 64 << 20;
@@ -247,12 +247,13 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
+    use weir_source::{FetchProgress, PollRequest, UpstreamsConfig};
+
     use super::*;
     use crate::cluster::Validity;
     use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
     use crate::event_log::EventLog;
     use crate::publish::{Options, PublishMetrics};
-    use crate::source::{FetchProgress, PollRequest, UpstreamsConfig};
     use weir_model::{Bounds, ServerClocks};
     use weir_store::testing::FaultyEngine;
     use weir_store::{Records, StoreMetrics};

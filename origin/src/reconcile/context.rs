@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
+use weir_source::{DataDir, SourceContext, UpstreamsConfig, fetch_memory};
 
 use super::build::BuildOptions;
 use super::limiter::Limiter;
@@ -13,8 +14,6 @@ use crate::config::LimitsConfig;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::publish::Publisher;
-use crate::source;
-use crate::source::{DataDir, UpstreamsConfig};
 
 /// The most concurrent resolutions of refs. Each reads a few small files, and takes a thread.
 const CONCURRENT_RESOLUTIONS: usize = 8;
@@ -51,7 +50,7 @@ pub(crate) struct Context {
     /// Takes the names of services before they are published. `None`: this origin is the only one.
     pub(super) names: Option<ServiceNames>,
     /// What the sources share.
-    pub(crate) sources: Arc<source::SourceContext>,
+    pub(crate) sources: Arc<SourceContext>,
     /// The sources themselves, for composed services.
     pub(super) part_sources: Arc<PartSources>,
 }
@@ -67,13 +66,13 @@ impl Context {
     ) -> Self {
         let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
-        let sources = source::SourceContext {
+        let sources = SourceContext {
             data_dir: data_dir.clone(),
             metrics: metrics.source.clone(),
             clocks: metrics.clocks.clone(),
             limits: limits.tarball(),
             min_free: limits.min_free.as_u64(),
-            fetch_memory: source::fetch_memory(upstreams, &metrics.bounds),
+            fetch_memory: fetch_memory(upstreams, &metrics.bounds),
             upstreams: upstreams.clone(),
         };
         Self {

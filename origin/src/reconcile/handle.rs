@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
+use weir_source::{DataDir, RepositoryConfig, Service, Source};
 
 use super::bundles::Bundles;
 use super::part_sources::PartSources;
@@ -16,7 +17,6 @@ use super::start::Handover;
 use super::state::RepositoryState;
 use super::threads::Threads;
 use crate::publish::{Publisher, Suspension};
-use crate::source::{DataDir, RepositoryConfig, Service, Source};
 
 /// What happens to the mirror of a stopped worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,14 +10,14 @@ use std::time::Instant;
 use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
+use weir_source::git::lfs::{LfsFile, LfsOid};
+use weir_source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, Service, ServiceFailure};
 
 use super::back_off::bounded_retry_after;
 use super::job::Job;
 use super::limiter::Kind;
 use super::pipeline::Pipeline;
 use super::state::WaitsFor;
-use crate::source::git::lfs::{LfsFile, LfsOid};
-use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, Service, ServiceFailure};
 
 /// The state shared by all LFS fetches of a repository.
 #[derive(Debug, Default)]

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weir_source::Endpoint;
 
 use super::budget::Budget;
 use super::state::WaitsFor;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
-use crate::source::Endpoint;
 
 /// The most concurrent checks of mirrors, each of which reads a whole mirror. One cause, such as a full disk, may make all
 /// mirrors suspect.

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_source::INCREMENTAL_INTERVAL;
+use weir_source::{BundleError, MaintenanceRequest, Service, ServiceFailure};
 
 use super::context::Context;
 use super::job::Job;
 use super::poll::Poller;
 use super::worker::Worker;
-use crate::source::git::bundles::INCREMENTAL_INTERVAL;
-use crate::source::{BundleError, MaintenanceRequest, Service, ServiceFailure};
 
 /// The longest time between two maintenances, because leftover files become removable with time.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(24 * 3600);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Semaphore;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
+use weir_source::{Candidate, ResolvedServices, RetryPolicy, Service, ServiceFailure};
 use weir_tarball::{Built, Recipe};
 
 use super::build::Builder;
@@ -17,7 +18,6 @@ use super::job::{Job, JobPanicked};
 use super::lfs::{LfsFetches, LfsPolicy};
 use super::poll::Poller;
 use crate::publish::Attempt;
-use crate::source::{Candidate, ResolvedServices, RetryPolicy, Service, ServiceFailure};
 
 /// The most contents of a repository that are being built or published. The writer of its record publishes all waiting ones
 /// in one write. While the store stalls, each may have a few frames in memory.

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
+use weir_source::{
+    DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, RepositoryConfig,
+    Service, Source,
+};
 
 use super::bundles::Bundles;
 use super::job::{Job, JobPanicked};
@@ -15,10 +19,6 @@ use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
 use crate::cluster::Validity;
 use crate::metrics::Metrics;
-use crate::source::{
-    DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, RepositoryConfig,
-    Service, Source,
-};
 
 /// The interval of the watchdog, and of updates of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);

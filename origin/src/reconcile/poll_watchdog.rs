@@ -5,8 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use weir_source::FetchSnapshot;
+
 use super::state::Failure;
-use crate::source::FetchSnapshot;
 
 /// The longest time without progress, and for listing refs, in stall timeouts.
 const IDLE_STALLS: u32 = 4;

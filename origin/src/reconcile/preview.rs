@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::revision_id::RevisionId;
+use weir_source::{ListRequest, ListTarget, Service, ServiceFailure, Source};
 use weir_tarball::{Limits, ListedEntry, Listing, Selection};
 
 use super::handle::Handle;
@@ -14,7 +15,6 @@ use super::job::Job;
 use super::part_sources::PartSources;
 use super::state::{Failure, Health};
 use super::threads::Threads;
-use crate::source::{ListRequest, ListTarget, Service, ServiceFailure, Source};
 
 /// What is previewed.
 pub(crate) enum PreviewTarget {

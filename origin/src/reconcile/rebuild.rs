@@ -11,13 +11,13 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
+use weir_source::{Candidate, RetryPolicy, Service, ServiceFailure};
 use weir_store::{Area, ObjectError};
 
 use super::lfs::{LfsPolicy, NeededObjects};
 use super::pipeline::Pipeline;
 use super::service_states::Cause;
 use super::worker::Worker;
-use crate::source::{Candidate, RetryPolicy, Service, ServiceFailure};
 
 /// The capacity of the queue of requests, and the most waiters for one rebuild.
 pub(super) const REBUILD_QUEUE: usize = 64;

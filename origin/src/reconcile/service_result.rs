@@ -6,11 +6,11 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_protocol::event::{EventKind, RevisionSeen};
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
+use weir_source::{RetryPolicy, Service, ServiceFailure};
 
 use super::service_states::Cause;
 use super::worker::Worker;
 use crate::publish::SeenTip;
-use crate::source::{RetryPolicy, Service, ServiceFailure};
 
 /// While more services than this are busy, results are reported together, because a report takes time in proportion to the
 /// number of services.

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use weir_runtime::shutdown::Drain;
+use weir_source::{RepositoryConfig, Service, Source};
 
 use super::bundles::Bundles;
 use super::context::Context;
@@ -20,7 +21,6 @@ use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
 use super::threads::Threads;
 use super::worker::{Inputs, Worker};
-use crate::source::{RepositoryConfig, Service, Source};
 
 #[derive(Debug, Default)]
 pub(crate) struct StartOptions {

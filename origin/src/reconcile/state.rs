@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use weir_protocol::name::ServiceName;
-
-use crate::source::{FetchSnapshot, LeftOutRef};
+use weir_source::{FetchSnapshot, LeftOutRef};
 
 /// The state of a repository, for `/status`, metrics and tests.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use tokio::task::{AbortHandle, JoinError};
 use tokio_util::task::AbortOnDropHandle;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure};
 
 use super::context::Context;
 use super::job::JobPanicked;
@@ -14,7 +15,6 @@ use super::lfs::{LfsPolicy, NeededObjects};
 use super::service_states::Action;
 use super::worker::Worker;
 use crate::publish::{Cached, PublishError};
-use crate::source::{Candidate, ResolvedServices, Service, ServiceFailure};
 
 /// The result of publishing cached content, for each candidate.
 pub(super) type CachedResults = Result<Vec<Cached>, PublishError>;

@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::ServiceName;
+use weir_source::{Candidate, Condition, RepositoryConfig, ResolvedServices, Service, ServiceFailure, Source};
 
 use super::back_offs::BackOffs;
 use super::context::Context;
@@ -44,7 +45,6 @@ use super::schedule::Schedule;
 use super::service_states::{Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
 use super::steps::{BuildEnd, CachedResults, RunningBuild};
-use crate::source::{Candidate, Condition, RepositoryConfig, ResolvedServices, Service, ServiceFailure, Source};
 
 type Services = BTreeMap<ServiceName, Arc<Service>>;
 

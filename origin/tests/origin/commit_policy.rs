@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use weir_origin::source::{SignedBy, VerifyConfig};
+use weir_source::{SignedBy, VerifyConfig};
 
 use crate::prelude::*;
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use weir_origin::config::FileCheck;
-use weir_origin::source::RefText;
+use weir_source::RefText;
 
 use crate::prelude::*;
 

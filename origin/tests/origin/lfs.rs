@@ -2,9 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 
-use weir_origin::source::Upstream;
-use weir_origin::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
-use weir_origin::source::git::mirror::{LfsError, LfsFetch};
+use weir_source::Upstream;
+use weir_source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
+use weir_source::git::mirror::{LfsError, LfsFetch};
 
 use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;

@@ -1,8 +1,8 @@
 //! Polls of a mirror: changed, deleted and unchanged refs.
 
-use weir_origin::source::Upstream;
-use weir_origin::source::git::revision::resolve;
-use weir_origin::source::revision::Revision;
+use weir_source::Upstream;
+use weir_source::git::revision::resolve;
+use weir_source::revision::Revision;
 
 use crate::prelude::*;
 

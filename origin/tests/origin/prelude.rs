@@ -12,12 +12,6 @@ pub(crate) use reqwest::{Method, StatusCode};
 pub(crate) use serde_json::{Value, json};
 pub(crate) use weir_origin::config::Config;
 pub(crate) use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
-pub(crate) use weir_origin::source::git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
-pub(crate) use weir_origin::source::git::revision::RevisionError;
-pub(crate) use weir_origin::source::{
-    Condition, DEFAULT_MAX_OBJECT, EgressPolicy, Hosts, RepositoryConfig, ServiceConfig,
-};
-pub(crate) use weir_origin::source::{FetchProgress, Redirects, UpstreamError};
 pub(crate) use weir_protocol::commit_id::CommitId;
 pub(crate) use weir_protocol::descriptor::{Descriptor, OmissionReason};
 pub(crate) use weir_protocol::digest::{ObjectDigest, TarballDigest};
@@ -26,6 +20,12 @@ pub(crate) use weir_protocol::event::EventKind;
 pub(crate) use weir_protocol::manifest::Manifest;
 pub(crate) use weir_protocol::name::RepositoryName;
 pub(crate) use weir_runtime::{certificates, tls};
+pub(crate) use weir_source::git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
+pub(crate) use weir_source::git::revision::RevisionError;
+pub(crate) use weir_source::{
+    Condition, DEFAULT_MAX_OBJECT, EgressPolicy, FetchProgress, Hosts, Redirects, RepositoryConfig, ServiceConfig,
+    UpstreamError,
+};
 pub(crate) use weir_tarball::{Base, Built, Filters, Limits, Selection, TarballError};
 
 pub(crate) use crate::events::Reader;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use weir_origin::reconcile::Health;
-use weir_origin::source::{Condition, RepositoryConfig, ServiceConfig};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::certificates;
+use weir_source::{Condition, RepositoryConfig, ServiceConfig};
 
 use super::UpArguments;
 use super::progress::Progress;

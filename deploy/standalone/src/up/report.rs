@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 use anyhow::bail;
 use weir_agent::ServiceStatus;
 use weir_origin::reconcile::{Health, RepositoryState};
-use weir_origin::source::Condition;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::observed::HookState;
+use weir_source::Condition;
 
 use super::compose::Roles;
 use super::progress::Progress;

@@ -1,0 +1,186 @@
+//! Downloads an archive, compares its digest and unpacks it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+
+use reqwest::{Response, Url};
+use weir_protocol::digest::Sha256;
+
+use super::super::archive::{ArchiveError, Bounds};
+use super::super::error::UpstreamError;
+use super::super::helm::{ChartLayers, ChartTag};
+use super::super::http::{Body, BodyError, Client, same_host};
+use super::super::oci::{OciName, Registry, RegistryError};
+use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
+use super::not_fetched::NotFetched;
+use super::signatures::not_as_signed;
+use super::{ArtifactSource, Chosen, Location};
+use crate::data_dir::without_path;
+use crate::free_disk;
+
+/// The SHA-256 of an archive that is unpacked now, or why it is not.
+pub(super) type Fetched = Result<Sha256, NotFetched>;
+
+impl ArtifactSource {
+    /// Fetches one archive. The outer error ends the poll: nothing else can be fetched either.
+    pub(super) fn fetch(
+        &self,
+        client: &Client<'_>,
+        chosen: &Chosen,
+        signed: Option<Sha256>,
+        progress: &FetchProgress,
+    ) -> Result<Fetched, UpstreamError> {
+        let failed = |retry, reason: &dyn std::fmt::Display| {
+            let failure = ServiceFailure::transient("fetch", format!("{} {reason}", chosen.label));
+            Ok(Err(NotFetched { failure: ServiceFailure { retry, ..failure }, retry_after: None }))
+        };
+        let needed = self.shared.min_free.saturating_add(chosen.blob.bound());
+        if let Err(reason) = free_disk::require_room(&self.shared.data_dir, needed) {
+            return failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {reason}"));
+        }
+        let upstream = client.session().upstream;
+        let bounds = Bounds {
+            max_archive: chosen.blob.max_bytes,
+            max_archive_key: chosen.blob.max_bytes_key,
+            max_unpacked: upstream.max_unpacked,
+            max_file: self.shared.limits.max_file_bytes,
+            max_spools: upstream.max_mirror,
+        };
+        let downloaded = self.spools.temporary().map_err(|error| BodyError::Write(without_path(&error)));
+        let downloaded =
+            downloaded.and_then(|mut file| Ok((self.download(client, chosen, &mut file, progress)?, file)));
+        let (sha256, file) = match downloaded {
+            Ok(downloaded) => downloaded,
+            Err(BodyError::TooLarge) => {
+                if let Some(size) = chosen.blob.size {
+                    let reason = format_args!(
+                        "has a layer of more than the {size} bytes that its manifest says: publish it again"
+                    );
+                    return failed(RetryPolicy::BackOff, &reason);
+                }
+                let error = ArchiveError::TooLarge { key: bounds.max_archive_key, limit: bounds.max_archive };
+                return failed(RetryPolicy::BackOff, &error);
+            }
+            Err(BodyError::Write(error)) => return failed(RetryPolicy::BackOff, &ArchiveError::Disk(error)),
+            Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
+            Err(BodyError::Upstream(UpstreamError::NotFound { cause, .. })) => {
+                let listed = if chosen.blob.is_in_registry() {
+                    "has a manifest, but its layer is not there"
+                } else {
+                    "is in the index, but not at its URL"
+                };
+                return failed(RetryPolicy::BackOff, &format_args!("{listed}: {cause}"));
+            }
+            Err(BodyError::Upstream(error)) => return Ok(Err(NotFetched::by(chosen, "fetch", &error))),
+        };
+        if let Some(listed) = chosen.blob.sha256.filter(|listed| *listed != sha256) {
+            let reason = if chosen.blob.is_in_registry() {
+                format!(
+                    "has a layer with the SHA-256 digest `{sha256}`, but its manifest says `{listed}`: publish it again"
+                )
+            } else {
+                format!(
+                    "has the SHA-256 digest `{sha256}`, but the index says `{listed}`: publish it again, or repair the index"
+                )
+            };
+            return failed(RetryPolicy::BackOff, &reason);
+        }
+        if let Some(signed) = signed.filter(|signed| *signed != sha256) {
+            self.state().signatures.forget(chosen);
+            return failed(RetryPolicy::BackOff, &not_as_signed(&sha256, &signed));
+        }
+        match self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()) {
+            Ok(_) => Ok(Ok(sha256)),
+            Err(ArchiveError::Interrupted) => Err(UpstreamError::Interrupted),
+            // With a digest, the same bytes come again.
+            Err(error) if error.is_in_archive() && chosen.blob.sha256.is_some() => failed(RetryPolicy::Never, &error),
+            Err(error) => failed(RetryPolicy::BackOff, &error),
+        }
+    }
+
+    /// Downloads the archive.
+    fn download(
+        &self,
+        client: &Client<'_>,
+        chosen: &Chosen,
+        file: &mut File,
+        progress: &FetchProgress,
+    ) -> Result<Sha256, BodyError> {
+        let (response, expected) = self.request(client, &chosen.blob.at).map_err(BodyError::Upstream)?;
+        let sha256 = Body::new(client, response, chosen.blob.bound()).write_to(&mut Shown { file, progress })?;
+        if let Some(expected) = expected.filter(|expected| *expected != sha256) {
+            let cause = format!("its archive has the digest `{sha256}`, but its manifest says `{expected}`");
+            return Err(BodyError::Upstream(UpstreamError::Protocol { step: "fetch", cause }));
+        }
+        file.rewind().map_err(BodyError::Write)?;
+        Ok(sha256)
+    }
+
+    /// Requests an archive. Returns its digest, too, if the listing does not have it.
+    fn request(&self, client: &Client<'_>, location: &Location) -> Result<(Response, Option<Sha256>), UpstreamError> {
+        match location {
+            Location::Url(url) => {
+                let response = client.download(url, url.as_str(), &HashMap::new())?;
+                Ok((client.expect_success(response)?, None))
+            }
+            Location::Tag(tag) => {
+                let registry = self.registry(client, &tag.registry)?;
+                let found = tag.layers(&registry).and_then(|ChartLayers { archive, .. }| {
+                    let response = registry.blob(&tag.name, &archive)?;
+                    Ok((response, Some(archive)))
+                });
+                found.map_err(|error| of_one("fetch", error, &tag.name))
+            }
+            Location::Blob { registry, name, sha256 }
+            | Location::Chart { registry, name, layers: ChartLayers { archive: sha256, .. } } => {
+                let response = self.registry(client, registry)?.blob(name, sha256);
+                Ok((response.map_err(|error| of_one("fetch", error, name))?, None))
+            }
+        }
+    }
+
+    /// A registry, if its host may be contacted.
+    pub(super) fn registry<'a>(&'a self, client: &'a Client<'_>, url: &Url) -> Result<Registry<'a>, UpstreamError> {
+        let url = client.other_host(&client.upstream_url, url.as_str())?;
+        Ok(Registry::new(client, &self.tokens, url))
+    }
+}
+
+/// Why something of a repository in a registry cannot be had.
+pub(super) fn of_one(step: &'static str, error: RegistryError, name: &OciName) -> UpstreamError {
+    match error {
+        RegistryError::NotFound => UpstreamError::NotFound { step, cause: "it answered 404".to_owned() },
+        RegistryError::Unusable(reason) => UpstreamError::Protocol { step, cause: format!("`{name}` {reason}") },
+        other => other.of_all(name),
+    }
+}
+
+/// Whether an error ends the poll: it was interrupted, or the server of the index, the registry or its token service demands
+/// a pause. Another host that does, such as a storage to which they redirect, stops only what was requested of it.
+pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
+    let (Location::Url(server)
+    | Location::Blob { registry: server, .. }
+    | Location::Chart { registry: server, .. }
+    | Location::Tag(ChartTag { registry: server, .. })) = &chosen.blob.at;
+    let is_pause = error.retry_after().is_some() && !error.is_of_other_host();
+    matches!(error, UpstreamError::Interrupted) || is_pause && same_host(&client.upstream_url, server)
+}
+
+/// Shows the received bytes.
+pub(super) struct Shown<'a, W> {
+    pub(super) file: &'a mut W,
+    pub(super) progress: &'a FetchProgress,
+}
+
+impl<W: Write> Write for Shown<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.progress.received(written);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

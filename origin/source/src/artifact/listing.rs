@@ -1,0 +1,193 @@
+//! What the listing of an upstream chooses for the services that follow it.
+
+use std::sync::Arc;
+
+use weir_protocol::digest::Sha256;
+use weir_protocol::revision_id::RevisionId;
+
+use super::super::archive::{ArchiveError, Layout};
+use super::super::endpoint::OciAddress;
+use super::super::error::UpstreamError;
+use super::super::failure::ServiceFailure;
+use super::super::helm::{Chart, ChartRegistry, ChartVersion, HelmIndex, Place, Release};
+use super::super::http::Client;
+use super::super::kind::KindName;
+use super::super::metrics::SourceMetrics;
+use super::super::oci::{Artifact, ArtifactRef, Artifacts, OciName, Registry, Selector, Tokens};
+use super::super::{Address, FetchProgress, Followed, Scheme};
+use super::{Blob, Chosen, Location, chart_revision};
+use crate::{RepositoryConfig, Service};
+
+/// How the versions of an upstream are listed.
+pub(super) enum Listing {
+    /// Charts, by the index of a Helm repository.
+    Index(Box<HelmIndex>),
+    /// Charts, by the tags of their repositories in a registry.
+    Charts(ChartRegistry),
+    /// Artifacts, by the tags of a repository in a registry.
+    Artifacts(Artifacts),
+}
+
+/// What is followed, each with what it stands for, or why that is nothing.
+pub(super) type Choices = Vec<(Followed, Result<Chosen, ServiceFailure>)>;
+
+impl Listing {
+    pub(super) fn new(config: &RepositoryConfig, metrics: &SourceMetrics) -> Self {
+        match config.kind.0 {
+            KindName::Oci => Self::Artifacts(Artifacts::default()),
+            KindName::Helm if config.url.scheme() == Some(Scheme::Oci) => Self::Charts(ChartRegistry::default()),
+            KindName::Helm | KindName::Git => {
+                Self::Index(Box::new(HelmIndex::new(metrics.index_entries_skipped.clone())))
+            }
+        }
+    }
+
+    /// Lists what services follow.
+    ///
+    /// # Errors
+    /// Nothing can be listed, which concerns all services.
+    pub(super) fn list(
+        &self,
+        client: &Client<'_>,
+        tokens: &Tokens,
+        services: &[Arc<Service>],
+        progress: &FetchProgress,
+    ) -> Result<Choices, UpstreamError> {
+        let mut followed: Vec<&Followed> = services.iter().map(|service| &service.followed).collect();
+        followed.sort_by_cached_key(ToString::to_string);
+        followed.dedup();
+        let charts = || -> (Vec<Followed>, Vec<Chart>) {
+            followed.iter().filter_map(|followed| Some(((*followed).clone(), followed.chart()?.clone()))).unzip()
+        };
+        match self {
+            Self::Index(index) => {
+                let (followed, charts) = charts();
+                Ok(followed.into_iter().zip(list_charts(index, client, &charts, progress)?).collect())
+            }
+            Self::Charts(of_registry) => {
+                let (followed, charts) = charts();
+                let chosen = list_charts_of_registry(of_registry, client, tokens, &charts)?;
+                Ok(followed.into_iter().zip(chosen).collect())
+            }
+            Self::Artifacts(artifacts) => {
+                followed.retain(|followed| followed.artifact().is_some());
+                let refs: Vec<&ArtifactRef> = followed.iter().filter_map(|followed| followed.artifact()).collect();
+                let chosen = list_artifacts(artifacts, client, tokens, &refs)?;
+                Ok(followed.into_iter().cloned().zip(chosen).collect())
+            }
+        }
+    }
+}
+
+fn list_charts(
+    index: &HelmIndex,
+    client: &Client<'_>,
+    charts: &[Chart],
+    progress: &FetchProgress,
+) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
+    let max_bytes = client.session().upstream.max_chart;
+    let found = charts.iter().zip(index.list(client, charts, progress)?);
+    let chosen = |(chart, release): (&Chart, Result<Release, String>)| match release {
+        Ok(release) => Ok(choose_chart(chart, release, max_bytes)),
+        Err(reason) => Err(ServiceFailure::transient("resolve", reason)),
+    };
+    Ok(found.map(chosen).collect())
+}
+
+fn choose_chart(chart: &Chart, Release { version, sha256, at }: Release, max_bytes: u64) -> Chosen {
+    match at {
+        Place::Url(url) => chart_at(chart, version, sha256, Location::Url(url), max_bytes),
+        // The digest in the index may be that of the manifest.
+        Place::Registry(tag) => chart_at(chart, version, None, Location::Tag(tag), max_bytes),
+    }
+}
+
+fn chart_at(chart: &Chart, version: String, sha256: Option<Sha256>, at: Location, max_bytes: u64) -> Chosen {
+    Chosen {
+        label: format!("chart `{}` {version}", chart.name),
+        chart: Some(chart.name.clone()),
+        revision: sha256.map(|sha256| chart_revision(&version, &sha256)),
+        version: Some(version),
+        blob: Blob { sha256, size: None, max_bytes, max_bytes_key: "max_chart", at },
+        layout: Layout::StripTop,
+        signed: None,
+    }
+}
+
+fn list_charts_of_registry(
+    of_registry: &ChartRegistry,
+    client: &Client<'_>,
+    tokens: &Tokens,
+    charts: &[Chart],
+) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
+    let (max_bytes, url) = (client.session().upstream.max_chart, &client.upstream_url);
+    let registry = Registry::new(client, tokens, url.clone());
+    let found = of_registry.list(&registry, &address(client)?, charts)?;
+    let chosen = |(chart, found): (&Chart, Result<ChartVersion, _>)| match found {
+        Ok(ChartVersion { version, name, manifest, layers }) => {
+            let at = Location::Chart { registry: url.clone(), name, layers };
+            let mut chosen = chart_at(chart, version, Some(layers.archive), at, max_bytes);
+            (chosen.signed, chosen.blob.size) = (Some(manifest), Some(layers.size));
+            within_limit(chosen)
+        }
+        Err((step, reason)) => Err(ServiceFailure::transient(step, reason)),
+    };
+    Ok(charts.iter().zip(found).map(chosen).collect())
+}
+
+fn address(client: &Client<'_>) -> Result<OciAddress, UpstreamError> {
+    let url = &client.session().upstream.url;
+    let invalid = |reason| UpstreamError::UnsupportedUrl { url: url.to_string(), reason };
+    match url.address().map_err(invalid)? {
+        Address::Oci(address) => Ok(address.clone()),
+        _ => Err(invalid("it is not an `oci://` URL")),
+    }
+}
+
+fn list_artifacts(
+    artifacts: &Artifacts,
+    client: &Client<'_>,
+    tokens: &Tokens,
+    refs: &[&ArtifactRef],
+) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
+    let upstream = client.session().upstream;
+    let invalid = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+    let name = address(client)?.repository(None).map_err(invalid)?;
+    let registry = Registry::new(client, tokens, client.upstream_url.clone());
+    let selector = Selector { layer: upstream.layer.clone(), platform: upstream.platform.clone() };
+    let found = artifacts.list(&registry, &name, refs, &selector)?;
+    let chosen = |artifact: Result<Artifact, _>| match artifact {
+        Ok(artifact) => choose_artifact(artifact, &name, client),
+        Err((step, reason)) => Err(ServiceFailure::transient(step, reason)),
+    };
+    Ok(found.into_iter().map(chosen).collect())
+}
+
+fn choose_artifact(artifact: Artifact, name: &OciName, client: &Client<'_>) -> Result<Chosen, ServiceFailure> {
+    let (max_bytes, max_bytes_key) = (client.session().upstream.max_artifact, "max_artifact");
+    let Artifact { label, tag, named, manifest, layer: sha256, size, layout } = artifact;
+    let at = Location::Blob { registry: client.upstream_url.clone(), name: name.clone(), sha256 };
+    within_limit(Chosen {
+        label,
+        chart: None,
+        revision: Some(artifact_revision(&manifest)),
+        version: tag,
+        blob: Blob { sha256: Some(sha256), size: Some(size), max_bytes, max_bytes_key, at },
+        layout,
+        signed: Some(named),
+    })
+}
+
+/// Refuses what is too large by its own words.
+fn within_limit(chosen: Chosen) -> Result<Chosen, ServiceFailure> {
+    let Blob { max_bytes: limit, max_bytes_key: key, .. } = chosen.blob;
+    if chosen.blob.size.is_none_or(|size| size <= limit) {
+        return Ok(chosen);
+    }
+    let error = ArchiveError::TooLarge { key, limit };
+    Err(ServiceFailure::transient("select", format!("{} {error}", chosen.label)))
+}
+
+fn artifact_revision(manifest: &Sha256) -> RevisionId {
+    format!("oci:sha256:{manifest}").parse().expect("a digest fits into a revision id")
+}

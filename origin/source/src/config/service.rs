@@ -1,0 +1,134 @@
+//! `[[service]]`: what agents follow.
+
+use serde::{Deserialize, Serialize};
+use weir_model::ValidationError;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::config::ConfigError;
+use weir_tarball::{Filters, FolderPath, Selection};
+
+use super::PartConfig;
+use crate::{ChartName, Followed, RefText, SourceKind};
+
+/// A service to publish: a ref and a folder of a repository, or several (`parts`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// Name of the service. Agents request it.
+    pub name: ServiceName,
+    /// Name of the `[[repository]]`. Default: required without `parts`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<RepositoryName>,
+    /// Chart of a repository of `kind = "helm"`, which needs it. In a registry it may be a path below the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart: Option<ChartName>,
+    /// Branch, tag, full ref name, full commit ID, or `semver:` with a range of versions. Default: the default branch of the
+    /// upstream. Of a chart: `semver:` with a range, or a version; without it the highest version that is no pre-release.
+    #[serde(default, rename = "ref")]
+    pub followed_ref: RefText,
+    /// Folder to publish. Default: the whole tree.
+    #[serde(default)]
+    pub folder: FolderPath,
+    /// gitignore patterns relative to the folder. A file is published when one matches. `!` is refused. Default: everything.
+    #[serde(default)]
+    pub include: Vec<String>,
+    /// gitignore patterns of files that are not published, even if `include` matches. Default: nothing.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// Store a gzip representation as well, for clients without zstd that need a length and ranges. It costs about the same
+    /// disk and build time again. Otherwise edges compress on the fly, without length and ranges.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gzip: bool,
+    /// Fetch and publish files of Git LFS. Otherwise they are left out, and listed in `omitted`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub lfs: bool,
+    /// The sources of a composed service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartConfig>,
+}
+
+/// A key that earlier versions do not know is only written if it is set.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl ServiceConfig {
+    /// The whole tree of the default branch.
+    pub fn new(name: ServiceName, repository: RepositoryName) -> Self {
+        Self {
+            name,
+            repository: Some(repository),
+            chart: None,
+            followed_ref: RefText::default(),
+            folder: FolderPath::default(),
+            include: Vec::new(),
+            exclude: Vec::new(),
+            gzip: false,
+            lfs: false,
+            parts: Vec::new(),
+        }
+    }
+
+    /// The repositories of its sources. A valid document has one at least.
+    pub fn repositories(&self) -> impl Iterator<Item = &RepositoryName> {
+        self.repository.iter().chain(self.parts.iter().map(|part| &part.repository))
+    }
+
+    /// The repository whose worker publishes it: that of its first source.
+    ///
+    /// # Panics
+    /// The document is invalid: it names none.
+    pub fn home(&self) -> &RepositoryName {
+        self.repositories().next().expect("a valid document names a repository")
+    }
+
+    /// All validation errors.
+    pub fn errors(&self) -> Vec<ValidationError> {
+        let patterns = |field: &'static str, patterns: &[String]| -> Vec<ValidationError> {
+            patterns
+                .iter()
+                .filter_map(|text| Some(ValidationError::new(field, Filters::check(text).err()?.to_string())))
+                .collect()
+        };
+        [self.errors_of_sources(), patterns("include", &self.include), patterns("exclude", &self.exclude)].concat()
+    }
+
+    /// What it follows in its repository, or what each part follows in its own. A repository without a kind is not defined.
+    ///
+    /// # Errors
+    /// A key has no meaning for the kind of its repository.
+    pub fn followed(
+        &self,
+        kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>,
+    ) -> Result<Vec<Followed>, ValidationError> {
+        let parse = |repository: &RepositoryName, text: &RefText, chart: Option<&ChartName>| {
+            let kind = kind_of(repository).unwrap_or_else(|| SourceKind::assumed(text, chart));
+            if self.lfs && !kind.has("lfs") {
+                return Err(("lfs", kind.refused()));
+            }
+            Followed::parse(kind, text, chart)
+        };
+        if let Some(repository) = &self.repository {
+            let followed = parse(repository, &self.followed_ref, self.chart.as_ref());
+            return followed
+                .map(|followed| vec![followed])
+                .map_err(|(field, reason)| ValidationError::new(field, reason));
+        }
+        let of_part = |part: &PartConfig| {
+            parse(&part.repository, &part.followed_ref, part.chart.as_ref()).map_err(|(field, reason)| {
+                ValidationError::new("parts", format!("part `{}`: `{field}`: {reason}", part.to))
+            })
+        };
+        self.parts.iter().map(of_part).collect()
+    }
+
+    /// The files of a commit that the tarball contains.
+    ///
+    /// # Errors
+    /// A pattern cannot be used; the message names the service and the pattern.
+    pub fn selection(&self) -> Result<Selection, ConfigError> {
+        let filters = Filters::new(&self.include, &self.exclude)
+            .map_err(|error| ConfigError::invalid(format!("service `{}`: {error}", self.name)))?;
+        Ok(Selection { folder: self.folder.clone(), filters, lfs: self.lfs, gzip: self.gzip })
+    }
+}

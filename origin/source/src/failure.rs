@@ -1,0 +1,111 @@
+//! Why a source could not do what the repository's worker requested.
+
+use std::time::Duration;
+
+use super::error::UpstreamError;
+
+/// Why a service does not follow its ref.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceFailure {
+    /// `authenticate`, `resolve`, `fetch`, `verify`, `select`, `lfs`, `build` or `store`.
+    pub step: &'static str,
+    /// For operators.
+    pub reason: String,
+    /// When the same content is tried again.
+    pub retry: RetryPolicy,
+    /// The `Retry-After` of a server.
+    pub retry_after: Option<Duration>,
+}
+
+/// When the same content is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryPolicy {
+    /// With the next poll.
+    NextPoll,
+    /// After a back-off: it reached its deadline and probably would again, or a server lacks an object.
+    BackOff,
+    /// Never: the content itself is invalid.
+    Never,
+}
+
+impl ServiceFailure {
+    /// A failure that the next attempt may not have.
+    pub fn transient(step: &'static str, reason: String) -> Self {
+        Self { step, reason, retry: RetryPolicy::NextPoll, retry_after: None }
+    }
+
+    /// What the service follows must not be published. What was published before the policy existed, or before its key
+    /// expired, stays published.
+    pub(crate) fn unverified(reason: &dyn std::fmt::Display, published: bool) -> Self {
+        let note = if published { " (it was published before, and stays published)" } else { "" };
+        Self::transient("verify", format!("{reason}{note}"))
+    }
+}
+
+/// A ref of an upstream that a poll left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOutRef {
+    /// Its name for messages.
+    pub name: String,
+    /// Whether a service follows it.
+    pub is_followed: bool,
+    /// `list refs` or `fetch`.
+    pub step: &'static str,
+    /// For operators, without credentials or the user info of a URL.
+    pub reason: String,
+}
+
+/// Why a poll failed.
+#[derive(Debug)]
+pub struct PollFailure {
+    /// `connect`, `authenticate`, `list refs`, `list`, `verify`, `fetch` or `write`.
+    pub step: &'static str,
+    /// For operators, without credentials or the user info of a URL.
+    pub reason: String,
+    /// The label of the metric.
+    pub kind: &'static str,
+    /// Whether it reached a deadline, instead of receiving an error.
+    pub timeout: bool,
+    /// The upstream's `Retry-After`.
+    pub retry_after: Option<Duration>,
+}
+
+impl PollFailure {
+    /// All values of `kind`.
+    pub const KINDS: [&str; 17] = [
+        "not_allowed",
+        "dns",
+        "timeout",
+        "connect",
+        "trust",
+        "authenticate",
+        "redirect",
+        "not_found",
+        "no_refs",
+        "object_format",
+        "limit",
+        "rate_limit",
+        "server_error",
+        "protocol",
+        "local",
+        "damaged",
+        "interrupted",
+    ];
+
+    pub(super) fn new(
+        step: &'static str,
+        kind: &'static str,
+        error: &dyn std::fmt::Display,
+        timeout: bool,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        debug_assert!(Self::KINDS.contains(&kind), "{kind}");
+        Self { step, reason: error.to_string(), kind, timeout, retry_after }
+    }
+}
+
+impl From<UpstreamError> for PollFailure {
+    fn from(error: UpstreamError) -> Self {
+        Self::new(error.step(), error.kind(), &error, error.is_timeout(), error.retry_after())
+    }
+}

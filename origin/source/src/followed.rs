@@ -1,0 +1,215 @@
+//! What a service follows, by the kind of its repository.
+
+use std::fmt;
+use std::str::FromStr;
+
+use weir_tarball::FolderPath;
+
+use super::helm::{Chart, ChartName};
+use super::kind::{KindName, SourceKind};
+use super::oci::ArtifactRef;
+use crate::revision::Revision;
+
+/// The longest `ref`, in bytes.
+const MAX_REF_BYTES: usize = 256;
+
+/// The `ref` of a service as it is written. The kind of its repository says what it means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefText(Box<str>);
+
+/// The text cannot be a `ref` of any kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a `ref` has 1 to {MAX_REF_BYTES} bytes, without control characters, and without white space at its ends")]
+pub struct RefTextError;
+
+impl RefText {
+    /// Whether only a repository in a registry has such a `ref`.
+    pub(super) fn is_oci_digest(&self) -> bool {
+        self.0.starts_with("sha256:")
+    }
+}
+
+/// `HEAD`: what the source itself names first. Of Git the default branch, of a chart the highest release, of an artifact
+/// `latest`.
+impl Default for RefText {
+    fn default() -> Self {
+        Self("HEAD".into())
+    }
+}
+
+impl FromStr for RefText {
+    type Err = RefTextError;
+
+    fn from_str(text: &str) -> Result<Self, RefTextError> {
+        let fits = (1..=MAX_REF_BYTES).contains(&text.len()) && text.trim() == text;
+        if fits && !text.contains(char::is_control) { Ok(Self(text.into())) } else { Err(RefTextError) }
+    }
+}
+
+impl fmt::Display for RefText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+weir_protocol::serde_as_text!(RefText);
+
+/// What a service follows in its repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Followed(Kind);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Git(Revision),
+    Chart(Chart),
+    Artifact(ArtifactRef),
+    Parts(Box<str>),
+}
+
+impl Followed {
+    /// What a composed service follows, by the folder of each part.
+    pub(crate) fn parts<'a>(parts: impl Iterator<Item = (&'a FolderPath, &'a Self)>) -> Self {
+        let parts: Vec<String> = parts.map(|(to, followed)| format!("{to}={followed}")).collect();
+        Self(Kind::Parts(format!("parts:{}", parts.join(",")).into()))
+    }
+
+    /// Reads the `ref` and the `chart` of a service for a repository of this kind.
+    ///
+    /// # Errors
+    /// The key that is wrong, with the reason for whoever wrote it.
+    pub fn parse(kind: SourceKind, text: &RefText, chart: Option<&ChartName>) -> Result<Self, (&'static str, String)> {
+        match (kind.0, chart) {
+            (KindName::Git | KindName::Oci, Some(_)) => Err(("chart", kind.refused())),
+            (KindName::Git, None) => match text.0.parse() {
+                Ok(revision) => Ok(Self(Kind::Git(revision))),
+                Err(error) => Err(("ref", format!("{error}"))),
+            },
+            (KindName::Oci, None) => match ArtifactRef::parse(&text.0) {
+                Ok(artifact) => Ok(Self(Kind::Artifact(artifact))),
+                Err(reason) => Err(("ref", reason)),
+            },
+            (KindName::Helm, None) => Err(("chart", "`kind = \"helm\"` needs it: the name of a chart".to_owned())),
+            (KindName::Helm, Some(chart)) => match Chart::parse(chart.clone(), &text.0) {
+                Ok(chart) => Ok(Self(Kind::Chart(chart))),
+                Err(reason) => Err(("ref", reason)),
+            },
+        }
+    }
+
+    /// Whether a change of the upstream's ref with this full name may change what is followed. True if unknown.
+    pub fn may_follow(&self, moved: &str) -> bool {
+        match &self.0 {
+            Kind::Git(revision) => revision.may_follow(moved),
+            Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => true,
+        }
+    }
+
+    /// What it is in a Git repository.
+    pub(super) fn revision(&self) -> Option<&Revision> {
+        match &self.0 {
+            Kind::Git(revision) => Some(revision),
+            Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
+        }
+    }
+
+    /// What it is in a Helm repository.
+    pub(super) fn chart(&self) -> Option<&Chart> {
+        match &self.0 {
+            Kind::Chart(chart) => Some(chart),
+            Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
+        }
+    }
+
+    /// What it is in the repository of an artifact.
+    pub(super) fn artifact(&self) -> Option<&ArtifactRef> {
+        match &self.0 {
+            Kind::Artifact(artifact) => Some(artifact),
+            Kind::Git(_) | Kind::Chart(_) | Kind::Parts(_) => None,
+        }
+    }
+}
+
+/// Names what is followed in its repository: a `ref`, or `<chart>@<ref>`.
+impl fmt::Display for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Git(revision) => revision.fmt(f),
+            Kind::Chart(chart) => write!(f, "{}@{chart}", chart.name),
+            Kind::Artifact(artifact) => artifact.fmt(f),
+            Kind::Parts(parts) => f.write_str(parts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_ref_is_a_short_line_and_its_meaning_is_that_of_the_kind() {
+        let long = "x".repeat(MAX_REF_BYTES + 1);
+        for text in ["", " main", "main ", "a\nb", "a\u{7f}", &long] {
+            assert_eq!(text.parse::<RefText>(), Err(RefTextError), "{text:?}");
+        }
+        let followed = |text: &str| Followed::parse(SourceKind::default(), &text.parse().unwrap(), None);
+        let default = Followed::parse(SourceKind::default(), &RefText::default(), None);
+        assert_eq!(followed("HEAD").unwrap(), default.unwrap());
+        assert_eq!(followed("semver: ^1").unwrap().to_string(), "semver:^1");
+        for (text, reason) in [("refs/replace/x", "replacement objects"), ("a..b", "is not a branch")] {
+            let (key, error) = followed(text).unwrap_err();
+            assert!(key == "ref" && error.contains(reason), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_chart_is_followed_in_helm_repositories_alone() {
+        let (git, helm) = (SourceKind::default(), SourceKind::HELM);
+        let chart: ChartName = "redis".parse().unwrap();
+        let read = |kind, text: &str, chart| Followed::parse(kind, &text.parse().unwrap(), chart);
+        for (text, name) in
+            [("HEAD", "redis@semver:*"), ("semver:^18.1", "redis@semver:^18.1"), ("v1.0.0", "redis@1.0.0")]
+        {
+            let followed = read(helm, text, Some(&chart)).unwrap();
+            assert_eq!(followed.to_string(), name);
+            assert!(followed.may_follow("refs/heads/main") && followed.revision().is_none());
+            assert_eq!(followed.chart().unwrap().name, chart);
+        }
+        for (kind, text, chart, key, reason) in [
+            (git, "main", Some(&chart), "chart", "it has no meaning for `kind = \"git\"`: remove it"),
+            (helm, "HEAD", None, "chart", "`kind = \"helm\"` needs it: the name of a chart"),
+            (helm, "main", Some(&chart), "ref", "is not a version of a chart"),
+        ] {
+            let (wrong, error) = read(kind, text, chart).unwrap_err();
+            assert!(wrong == key && error.contains(reason), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_artifact_is_followed_in_registries_alone() {
+        let read = |kind, text: &str, chart| Followed::parse(kind, &text.parse().unwrap(), chart);
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        for (text, name) in [("HEAD", "latest"), ("stable", "stable"), ("semver:^1", "semver:^1"), (&digest, &digest)] {
+            let followed = read(SourceKind::OCI, text, None).unwrap();
+            assert_eq!(followed.to_string(), name);
+            assert!(followed.may_follow("refs/heads/main") && followed.revision().is_none());
+            assert!(followed.artifact().is_some() && followed.chart().is_none());
+        }
+        let chart: ChartName = "redis".parse().unwrap();
+        assert_eq!(read(SourceKind::OCI, "v1", Some(&chart)).unwrap_err().0, "chart");
+        assert_eq!(read(SourceKind::OCI, "refs/heads/main", None).unwrap_err().0, "ref");
+        let assumed = |text: &str| SourceKind::assumed(&text.parse().unwrap(), None);
+        assert_eq!((assumed(&digest), assumed("main")), (SourceKind::OCI, SourceKind::default()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_followed_is_written_as_it_is_read(text in "\\PC{1,40}") {
+            let read = |text: &str| Followed::parse(SourceKind::default(), &text.parse().ok()?, None).ok();
+            if let Some(followed) = read(&text) {
+                prop_assert_eq!(read(&followed.to_string()), Some(followed));
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Git sources: a mirror that follows an upstream, and the folders of its commits.
+//!
+//! [`tree`] reads tarball contents from a commit. `resolve` looks up the commits of services, `lfs_fetch` downloads the
+//! LFS objects that their contents need, `lfs_gc` removes unneeded ones, `maintenance` repacks the mirror, and `bundles`
+//! stores it as Git bundles.
+
+pub(crate) mod bundles;
+mod commit;
+mod commit_policy;
+mod failures;
+pub mod lfs;
+mod lfs_fetch;
+mod lfs_gc;
+mod maintenance;
+pub mod mirror;
+mod mirror_handle;
+pub(crate) mod requests;
+mod resolve;
+pub mod revision;
+pub(crate) mod stored_mirror;
+pub mod tree;
+
+#[cfg(feature = "fuzzing")]
+pub use commit_policy::fuzz_signed_object;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
+
+use gix::bstr::{BString, ByteSlice};
+use weir_protocol::name::RepositoryName;
+use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
+
+use self::lfs::LfsFile;
+use self::mirror::{MaintenanceError, MirrorError};
+use self::mirror_handle::MirrorHandle;
+use self::revision::ReachabilityCache;
+use self::tree::{GitTree, lfs_files};
+use super::{
+    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext, Upstream,
+};
+use crate::revision::Revision;
+use crate::{RepositoryConfig, Service};
+
+/// A Git repository as a source. A job that uses it keeps the data directory locked.
+pub struct GitSource {
+    repository: RepositoryName,
+    mirror: MirrorHandle,
+    /// Which pinned commits are reachable from a branch or a tag.
+    reachability: Mutex<ReachabilityCache>,
+    /// Bytes of disk reserved for LFS objects that are being fetched.
+    reserved_lfs_bytes: Mutex<u64>,
+    /// Whether the mirror was at the upstream's refs since the start. Before, it may be older than what is published: it
+    /// was made from bundles, or another origin has owned the repository since.
+    is_current: AtomicBool,
+    shared: Arc<SourceContext>,
+}
+
+impl GitSource {
+    pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
+        let path = shared.data_dir.mirror(&config.name, config.url.as_str());
+        let mirror = MirrorHandle::new(path, shared.upstreams.max_object.as_u64());
+        let (reachability, reserved_lfs_bytes, is_current) = Default::default();
+        Self { repository: config.name.clone(), mirror, reachability, reserved_lfs_bytes, is_current, shared }
+    }
+
+    /// Opens the mirror for reading by one thread.
+    fn open(&self) -> Result<gix::Repository, MirrorError> {
+        Ok(self.mirror.get()?.repository()?.to_thread_local())
+    }
+
+    /// The upstream with the current settings.
+    fn upstream(&self, config: &RepositoryConfig) -> Upstream {
+        Upstream { clocks: self.shared.clocks.clone(), ..self.shared.upstreams.upstream(config) }
+    }
+
+    fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
+        let revisions = request.services.iter().filter_map(|service| service.followed.revision().cloned()).collect();
+        let upstream = self.upstream(request.config);
+        let ready = self.mirror.for_poll(Instant::now())?;
+        ready.replaced.inspect(|damage| (request.on_mirror_replaced)(damage));
+        let memory = &self.shared.fetch_memory;
+        let result = ready.mirror.poll_with(&upstream, &revisions, request.progress, memory, stop, request.may_fetch);
+        match &result {
+            Err(error @ MirrorError::OtherObjectFormat { .. }) => self.mirror.mark_unusable(error.to_string()),
+            Err(error) if error.may_be_damage() => self.mirror.mark_suspect(Instant::now()),
+            _ => {}
+        }
+        result
+    }
+}
+
+/// What a source of any kind can do, and what only a mirror can. See [`Source`](super::Source) and [`requests`].
+impl GitSource {
+    pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
+        let polled = self.poll_mirror(request, stop);
+        let is_current = match &polled {
+            Ok(mirror::Poll::Unchanged { .. } | mirror::Poll::Changed { .. }) => true,
+            Ok(mirror::Poll::Deferred) | Err(_) => false,
+        };
+        self.is_current.fetch_or(is_current, Ordering::Relaxed);
+        Ok(match polled? {
+            mirror::Poll::Unchanged { .. } => PollOutcome::Unchanged,
+            mirror::Poll::Changed { .. } => PollOutcome::Changed,
+            mirror::Poll::Deferred => PollOutcome::FetchPending,
+        })
+    }
+
+    pub(crate) fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
+        let left_out = self.mirror.get().map(|mirror| mirror.left_out()).unwrap_or_default();
+        let follows = |name: &str| {
+            services.iter().filter_map(|service| service.followed.revision()).any(|revision| revision.follows(name))
+        };
+        let describe = |(name, error): (BString, MirrorError)| LeftOutRef {
+            name: mirror::display_name(name.as_bstr()),
+            is_followed: name.to_str().is_ok_and(follows),
+            step: error.step(),
+            reason: error.to_string(),
+        };
+        left_out.into_iter().map(describe).collect()
+    }
+
+    pub(crate) fn build(
+        &self,
+        service: &Service,
+        revision: &RevisionId,
+        context: &BuildContext<'_>,
+        sink: &dyn FrameSink,
+    ) -> Result<Built, ServiceFailure> {
+        let commit = Self::commit_of(revision)?;
+        let (repository, selection, lfs) = (self.open()?, &service.selection, self.mirror.lfs_objects());
+        let tree = GitTree { repository, commit, selection, lfs: Some(&lfs) };
+        weir_tarball::build(&tree, selection, context, sink).map_err(|error| self.tarball_failure("build", &error))
+    }
+
+    /// The contents of a service at a revision, without LFS files.
+    pub(super) fn tree<'a>(&self, service: &'a Service, revision: &RevisionId) -> Result<GitTree<'a>, ServiceFailure> {
+        let commit = Self::commit_of(revision)?;
+        Ok(GitTree { repository: self.open()?, commit, selection: &service.selection, lfs: None })
+    }
+
+    pub(crate) fn list(
+        &self,
+        request: &ListRequest<'_>,
+        stop: &AtomicBool,
+        emit: &mut dyn FnMut(ListedEntry),
+    ) -> Result<(RevisionId, Listing), ServiceFailure> {
+        let ListRequest { target, selection, limits } = *request;
+        let repository = self.open()?;
+        let found = match target {
+            ListTarget::Followed(followed) => {
+                revision::tip(&repository, Self::revision_of(followed)?, &mut ReachabilityCache::default(), stop)
+                    .map(|tip| tip.commit)
+            }
+            ListTarget::At(revision) => {
+                let commit = Self::commit_of(revision)?;
+                revision::find_commit(&repository, &commit).map(|_| commit)
+            }
+        };
+        let commit = found.map_err(|error| self.revision_failure(&error))?;
+        let tree = GitTree { repository, commit: commit.clone(), selection, lfs: None };
+        let listing = weir_tarball::list(&tree, selection, limits, stop, emit)
+            .map_err(|error| self.tarball_failure("select", &error))?;
+        Ok((RevisionId::from(&commit), listing))
+    }
+
+    /// The revision that a tag names in the mirror.
+    pub(crate) fn tagged(&self, tag: &str) -> Option<RevisionId> {
+        let tag = Revision::Named(format!("refs/tags/{tag}"));
+        let commit = revision::resolve(&self.open().ok()?, &tag).ok()?;
+        Some(RevisionId::from(&commit))
+    }
+
+    pub(crate) fn has_content(&self) -> bool {
+        self.mirror.exists()
+    }
+
+    /// When the stored refs last changed.
+    pub fn refs_changed_at(&self) -> Option<SystemTime> {
+        self.mirror.refs_changed_at().ok()
+    }
+
+    /// The LFS files that must be fetched before a service can be built at a revision.
+    pub fn missing_lfs_files(
+        &self,
+        service: &Service,
+        revision: &RevisionId,
+        stop: &AtomicBool,
+    ) -> Result<Vec<LfsFile>, ServiceFailure> {
+        let commit = Self::commit_of(revision)?;
+        let mut files = lfs_files(&self.open()?, &commit, &service.selection, &self.shared.limits, stop)
+            .map_err(|error| self.tarball_failure("select", &error))?;
+        let objects = self.mirror.lfs_objects();
+        files.retain(|file| !objects.contains(&file.pointer));
+        Ok(files)
+    }
+
+    /// Counts and logs that maintenance could not run.
+    pub fn maintenance_failed(&self, reason: &str) {
+        self.repack_failed(&MaintenanceError::Local(reason.to_owned()));
+    }
+
+    /// Whether something failed that damage would explain, so that the stored content must be checked. Never waits for the
+    /// disk.
+    pub fn needs_check(&self) -> bool {
+        self.mirror.needs_full_check()
+    }
+
+    /// Reads all of the stored content to find damage.
+    pub fn check(&self, now: Instant, stop: &AtomicBool) {
+        self.mirror.full_check(now, stop);
+    }
+
+    /// Records that something failed that damage of the stored content would explain.
+    pub fn suspect_damage(&self, now: Instant) {
+        self.mirror.mark_suspect(now);
+    }
+
+    /// Whether the next poll repairs the stored content. Never waits for the disk.
+    pub(crate) fn needs_repair(&self, now: Instant) -> bool {
+        self.mirror.needs_poll(now)
+    }
+
+    /// Removes the content of the same repository at other URLs. Called once this content is complete.
+    pub(crate) fn remove_siblings(&self) {
+        self.mirror.remove_siblings();
+    }
+
+    pub(crate) fn remove_all(&self) {
+        self.mirror.remove_all();
+    }
+}

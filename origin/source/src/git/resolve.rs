@@ -1,0 +1,72 @@
+//! Resolves the refs of services to commits, verifies these, and computes their content keys.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::revision_id::RevisionId;
+use weir_tarball::ContentKey;
+
+use super::GitSource;
+use super::commit_policy::Policy;
+use super::revision::{self, ReachabilityCache};
+use super::tree::content_key;
+use crate::{Candidate, RepositoryConfig, ResolvedServices, Service, ServiceFailure};
+
+impl GitSource {
+    /// Resolves the commits of services, and the keys of their tarballs.
+    pub(crate) fn resolve(
+        &self,
+        config: &RepositoryConfig,
+        services: &[Arc<Service>],
+        stop: &AtomicBool,
+    ) -> Result<ResolvedServices, ServiceFailure> {
+        let repository = self.open()?;
+        let policy = config.verify.as_ref().map(|verify| {
+            let verifications = self.shared.metrics.verifications.clone();
+            Policy::new(verify.clone(), self.repository.clone(), verifications)
+        });
+        let mut verifier = policy.as_ref().map(|policy| policy.verifier(&repository, stop));
+        let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
+        let pinned: HashSet<_> = services.iter().filter_map(|service| service.followed.revision()?.commit()).collect();
+        if !pinned.is_empty() && reachability.search(&repository, &pinned, stop).is_err() {
+            // Each commit is then searched alone and reports its own error.
+            *reachability = ReachabilityCache::default();
+        }
+        let is_current = self.is_current.load(Ordering::Relaxed);
+        let mut resolve = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
+            let followed = Self::revision_of(&service.followed)?;
+            let tip = revision::tip(&repository, followed, &mut reachability, stop)
+                .map_err(|error| self.resolve_failure(&error, service))?;
+            if let Some(verifier) = &mut verifier {
+                verifier.check(&tip).map_err(|error| self.verify_failure(service, &tip, &error))?;
+            }
+            let commit = tip.commit;
+            let key = content_key(&repository, &commit, &service.repository, &service.selection)
+                .map_err(|error| self.tarball_failure("select", &error))?;
+            if !is_current && self.may_be_older(service, &repository, &commit, &key) {
+                let reason = "the mirror may be older than the published version, until the upstream was polled";
+                return Err(ServiceFailure::transient("resolve", reason.to_owned()));
+            }
+            let (revision, parts) = (RevisionId::from(&commit), Vec::new());
+            Ok(Candidate { service: service.clone(), revision, version: None, parts, key })
+        };
+        Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
+    }
+
+    /// Whether the service has published other content from this repository. A ref may have been moved to an older commit,
+    /// so no order of commits tells which content is newer.
+    fn may_be_older(&self, service: &Service, mirror: &gix::Repository, commit: &CommitId, key: &ContentKey) -> bool {
+        let is_pinned = service.followed.revision().is_some_and(|revision| revision.commit().is_some());
+        let Some(published) = service.published().filter(|_| !is_pinned) else { return false };
+        let Some(published) = published.commit() else { return true };
+        let has_same_content = || {
+            // `content_key` looks for trees only.
+            revision::find_commit(mirror, &published).is_ok()
+                && content_key(mirror, &published, &service.repository, &service.selection)
+                    .is_ok_and(|published| published == *key)
+        };
+        published != *commit && !has_same_content()
+    }
+}

@@ -1,0 +1,346 @@
+//! The state of a service in a running origin.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
+use weir_runtime::config::ConfigError;
+use weir_tarball::{FolderPath, Selection};
+
+use crate::{Followed, PartConfig, ServiceConfig, SourceKind};
+
+/// A configured service: its definition, current descriptor and condition.
+#[derive(Debug)]
+pub struct Service {
+    /// Its name.
+    pub name: ServiceName,
+    /// The repository whose owner publishes it; of a part, its own.
+    pub repository: RepositoryName,
+    /// What it follows there.
+    pub followed: Followed,
+    /// Which files of that are published.
+    pub selection: Selection,
+    /// What it is composed of, in the order of the tarball. Empty: it follows its repository alone.
+    pub parts: Vec<Arc<Service>>,
+    /// Of a part, which is not published by itself. It has the name and the current version of the composed service.
+    pub part_of: Option<PartOf>,
+    /// Its document is invalid: it follows no ref, and its published version stays.
+    pub is_refused: bool,
+    current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
+    condition: Arc<watch::Sender<Condition>>,
+    /// The service was deleted or redefined.
+    withdrawn: AtomicBool,
+}
+
+/// Where a part is.
+#[derive(Debug)]
+pub struct PartOf {
+    /// The repository that publishes the composed service.
+    pub home: RepositoryName,
+    /// Its folder in the tarball.
+    pub to: FolderPath,
+}
+
+/// Whether a service follows its ref.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// Not examined since the start, or since it was changed or unpinned.
+    Pending,
+    /// The published version matches the mirror.
+    Following,
+    /// The last good publication stays, if there is one.
+    Unhealthy {
+        /// When the failures began.
+        since: SystemTime,
+        /// The failed step: `document`, `authenticate`, `resolve`, `fetch`, `verify`, `select`, `lfs`, `build` or `store`.
+        step: &'static str,
+        /// For operators.
+        reason: String,
+    },
+    /// The published version stays until an operator unpins the service.
+    Pinned {
+        /// When it was pinned.
+        since: SystemTime,
+        /// The result of following its ref.
+        without_pin: WithoutPin,
+        /// Set if objects of the pinned version are lost.
+        lost: Option<Lost>,
+    },
+}
+
+/// Why the pinned version cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// When this was found.
+    pub since: SystemTime,
+    /// For operators.
+    pub reason: String,
+}
+
+/// The version that a pinned service would have without its pin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WithoutPin {
+    /// Not examined since the start.
+    Unknown,
+    /// This revision.
+    At(RevisionId),
+    /// It could not follow its ref.
+    Unhealthy {
+        /// The failed step, as for [`Condition::Unhealthy`].
+        step: &'static str,
+        /// For operators.
+        reason: String,
+    },
+}
+
+impl Condition {
+    /// The value in `/status`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Condition::Pending => "pending",
+            Condition::Following => "following",
+            Condition::Unhealthy { .. } => "unhealthy",
+            Condition::Pinned { .. } => "pinned",
+        }
+    }
+
+    /// Why the pinned version cannot be read.
+    pub fn lost(&self) -> Option<&Lost> {
+        match self {
+            Condition::Pinned { lost, .. } => lost.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl Service {
+    /// Creates a service of repositories of these kinds, with the version that was published before the start.
+    pub fn new(
+        config: &ServiceConfig,
+        kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>,
+        current: Option<Descriptor>,
+    ) -> Result<Self, ConfigError> {
+        let mut followed = config.followed(kind_of).map_err(|error| ConfigError::invalid(error.to_string()))?;
+        let (current, condition) =
+            (Arc::new(watch::Sender::new(current.map(Arc::new))), Arc::new(watch::Sender::new(Condition::Pending)));
+        let new = |repository: &RepositoryName, followed, selection| Self {
+            name: config.name.clone(),
+            repository: repository.clone(),
+            followed,
+            selection,
+            parts: Vec::new(),
+            part_of: None,
+            is_refused: false,
+            current: current.clone(),
+            condition: condition.clone(),
+            withdrawn: AtomicBool::new(false),
+        };
+        let (home, selection) = (config.home(), config.selection()?);
+        if config.parts.is_empty() {
+            return Ok(new(home, followed.remove(0), selection));
+        }
+        let part = |(part, followed): (&PartConfig, Followed)| {
+            let part_of = Some(PartOf { home: home.clone(), to: part.to.clone() });
+            Self { part_of, ..new(&part.repository, followed, part.selection()) }
+        };
+        let mut parts: Vec<Self> = config.parts.iter().zip(followed).map(part).collect();
+        parts.sort_by_cached_key(|part| part.part_of.as_ref().map(|part| weir_tarball::position(&part.to)));
+        let followed =
+            Followed::parts(parts.iter().filter_map(|part| Some((&part.part_of.as_ref()?.to, &part.followed))));
+        Ok(Self { parts: parts.into_iter().map(Arc::new).collect(), ..new(home, followed, selection) })
+    }
+
+    /// Creates a service with an invalid document, with the version that was published before.
+    pub fn refused(
+        name: ServiceName,
+        repository: RepositoryName,
+        current: Option<Descriptor>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            is_refused: true,
+            ..Self::new(&ServiceConfig::new(name, repository), |_| Some(SourceKind::default()), current)?
+        })
+    }
+
+    /// Replaces `before`, a service under another document. Its published version stays until there is a new one.
+    pub fn replacing(self, before: &Self) -> Self {
+        // Withdrawn first, so that its condition is final.
+        before.withdraw();
+        before.set_aside();
+        let of =
+            |service: Self| Self { current: before.current.clone(), condition: before.condition.clone(), ..service };
+        // Nothing else has them yet.
+        let parts = self.parts.into_iter().filter_map(Arc::into_inner).map(|part| Arc::new(of(part))).collect();
+        of(Self { parts, ..self })
+    }
+
+    /// The services that follow a ref each: its parts, or itself.
+    pub fn followers(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        let itself = self.parts.is_empty().then_some(self);
+        self.parts.iter().chain(itself)
+    }
+
+    /// The published revision of its repository. `None`: nothing of this repository is published.
+    pub(crate) fn published(&self) -> Option<RevisionId> {
+        let current = self.current()?;
+        let publication = current.publication();
+        match &self.part_of {
+            None => (publication.repository == self.repository).then(|| publication.revision_id.clone()),
+            Some(PartOf { to, .. }) => {
+                let part = publication.parts.iter().find(|part| part.to == to.as_str());
+                Some(part.filter(|part| part.repository == self.repository)?.revision_id.clone())
+            }
+        }
+    }
+
+    /// Stops publications of the service, including those being built.
+    pub fn withdraw(&self) {
+        self.withdrawn.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was deleted or redefined.
+    pub fn is_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::Relaxed)
+    }
+
+    /// The current descriptor.
+    pub fn current(&self) -> Option<Arc<Descriptor>> {
+        self.current.borrow().clone()
+    }
+
+    /// The service's name and current generation.
+    pub fn generation(&self) -> Option<(ServiceName, Generation)> {
+        self.current().map(|current| (self.name.clone(), current.publication().generation))
+    }
+
+    /// The current descriptor, as it changes.
+    pub fn follow(&self) -> watch::Receiver<Option<Arc<Descriptor>>> {
+        self.current.subscribe()
+    }
+
+    /// Makes a durable descriptor visible, unless a newer one is: writes may arrive out of order. `shown` is called
+    /// with each visible descriptor, in order, before it is visible.
+    pub fn show(&self, descriptor: Descriptor, shown: impl FnOnce(&Descriptor)) {
+        self.current.send_if_modified(|current| {
+            let newer = current.as_ref().is_none_or(|current| current.version() < descriptor.version());
+            if newer {
+                shown(current.insert(Arc::new(descriptor)));
+            }
+            newer
+        });
+    }
+
+    /// The condition.
+    pub fn condition(&self) -> Condition {
+        self.condition.borrow().clone()
+    }
+
+    /// The condition, as it changes.
+    pub fn follow_condition(&self) -> watch::Receiver<Condition> {
+        self.condition.subscribe()
+    }
+
+    /// Whether its version is pinned.
+    pub fn is_pinned(&self) -> bool {
+        matches!(*self.condition.borrow(), Condition::Pinned { .. })
+    }
+
+    /// Records that an object of the pinned version is lost.
+    pub fn mark_lost(&self, reason: String, now: SystemTime) {
+        self.condition.send_if_modified(|condition| match condition {
+            Condition::Pinned { lost: lost @ None, .. } => {
+                tracing::error!(service = %self.name, reason, "the objects of the pinned version are lost");
+                *lost = Some(Lost { since: now, reason });
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// The pinned version can be read again.
+    pub fn mark_recovered(&self) {
+        self.condition.send_if_modified(|condition| match condition {
+            Condition::Pinned { lost, .. } => lost.take().is_some(),
+            _ => false,
+        });
+    }
+
+    /// Pins the service until [`Service::unpinned`].
+    pub fn pinned(&self, since: SystemTime) {
+        self.condition.send_modify(|condition| {
+            let without_pin = match std::mem::replace(condition, Condition::Pending) {
+                Condition::Pinned { without_pin, .. } => without_pin,
+                Condition::Unhealthy { step, reason, .. } => WithoutPin::Unhealthy { step, reason },
+                Condition::Pending | Condition::Following => WithoutPin::Unknown,
+            };
+            *condition = Condition::Pinned { since, without_pin, lost: None };
+        });
+    }
+
+    /// Unpins the service; it is examined again unless its document is invalid.
+    pub fn unpinned(&self) {
+        self.condition.send_if_modified(|condition| match std::mem::replace(condition, Condition::Pending) {
+            Condition::Pinned { since, without_pin: WithoutPin::Unhealthy { step, reason }, .. } if self.is_refused => {
+                *condition = Condition::Unhealthy { since, step, reason };
+                true
+            }
+            Condition::Pinned { .. } => true,
+            other => {
+                *condition = other;
+                false
+            }
+        });
+    }
+
+    /// Forgets whether the service follows its ref: another origin follows it now.
+    pub fn set_aside(&self) {
+        self.condition.send_if_modified(|condition| {
+            let looked_at = matches!(condition, Condition::Following | Condition::Unhealthy { .. });
+            if looked_at {
+                *condition = Condition::Pending;
+            }
+            looked_at
+        });
+    }
+
+    /// Records the revision that its ref leads to.
+    pub fn followed(&self, revision: &RevisionId) {
+        // Checked with the condition locked: once the service is replaced, its successor owns the condition.
+        self.condition.send_modify(|condition| match condition {
+            _ if self.is_withdrawn() => {}
+            Condition::Pinned { without_pin, .. } => *without_pin = WithoutPin::At(revision.clone()),
+            Condition::Pending | Condition::Following => *condition = Condition::Following,
+            Condition::Unhealthy { .. } => {
+                tracing::info!(service = %self.name, "the service follows its ref again");
+                *condition = Condition::Following;
+            }
+        });
+    }
+
+    /// Records a failure. Logs it if the reason is new.
+    pub fn mark_failed(&self, step: &'static str, reason: String, now: SystemTime) {
+        let published = self.current.borrow().is_some();
+        self.condition.send_modify(|condition| {
+            if self.is_withdrawn() {
+                return;
+            }
+            let (since, known) = match condition {
+                Condition::Unhealthy { since, reason, .. } => (*since, Some(&*reason)),
+                Condition::Pinned { without_pin: WithoutPin::Unhealthy { reason, .. }, .. } => (now, Some(&*reason)),
+                _ => (now, None),
+            };
+            if known == Some(&reason) {
+                return;
+            }
+            tracing::warn!(service = %self.name, step, reason, published, "the service cannot follow its ref");
+            match condition {
+                Condition::Pinned { without_pin, .. } => *without_pin = WithoutPin::Unhealthy { step, reason },
+                _ => *condition = Condition::Unhealthy { since, step, reason },
+            }
+        });
+    }
+}
