@@ -106,6 +106,10 @@ impl Table {
             if labels != agent.identity.labels {
                 self.number += 1;
                 (agent.identity.labels, agent.number) = (labels, self.number);
+                if agent.is_unheard {
+                    // Nothing but its name would be sent.
+                    agent.full_number = self.number;
+                }
             }
         }
     }

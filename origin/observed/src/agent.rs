@@ -61,6 +61,8 @@ pub(crate) struct Statement {
     pub(crate) instance: Instance,
     pub(crate) seq: u64,
     pub(crate) unheard: bool,
+    /// When the edge was last heard before it began to list everything again, while it listed the agent.
+    pub(crate) listed: Option<Instant>,
     pub(crate) proved: Option<Proved>,
     pub(crate) labels: Labels,
     /// What the token asserts of them, where an entry asserts others. `None`: the same.
@@ -89,8 +91,15 @@ impl Agent {
         Self { heard, statement: None, rows: Vec::new(), previous: None, alternated: None }
     }
 
-    /// Whether a statement counts: of one instance the higher `seq`, otherwise the one heard last.
-    pub(crate) fn choose(&mut self, edge: &NodeName, new: &AgentRows, heard: Instant, now: Instant) -> Choice {
+    /// Whether a statement counts: of one instance the higher `seq`, otherwise the one heard last. `is_live`: so is the agent,
+    /// by the statement that counts now.
+    pub(crate) fn choose(
+        &mut self,
+        edge: &NodeName,
+        new: &AgentRows,
+        (heard, is_live): (Instant, bool),
+        now: Instant,
+    ) -> Choice {
         let whole = if new.full { Choice::Accept } else { Choice::Resync };
         let Some(current) = &self.statement else { return whole };
         let (is_same_edge, is_same_instance) = (current.edge == *edge, current.instance == new.instance);
@@ -108,22 +117,27 @@ impl Agent {
             // was restarted and found another edge.
             (false, false) if heard <= self.heard + INSTANCE_MARGIN && !new.full => Choice::Ignore,
             (false, false) => {
-                self.note_alternation(&new.instance, now);
                 // Edges that alternate would send everything again and again.
-                let choice = if !new.full && self.alternates(now) { Choice::Ignore } else { whole };
-                if !new.full {
+                let ignored = !new.full && is_live && (self.alternates(now) || self.is_previous(&new.instance));
+                if !new.full && is_live {
                     // Another run goes on that began before.
                     self.alternated = Some(now);
+                } else {
+                    self.note_alternation(&new.instance, now);
                 }
-                choice
+                if ignored { Choice::Ignore } else { whole }
             }
         }
     }
 
     fn note_alternation(&mut self, instance: &Instance, now: Instant) {
-        if self.previous.as_ref() == Some(instance) {
+        if self.is_previous(instance) {
             self.alternated = Some(now);
         }
+    }
+
+    fn is_previous(&self, instance: &Instance) -> bool {
+        self.previous.as_ref() == Some(instance)
     }
 
     /// Whether two instances with the agent's name alternate.
@@ -193,8 +207,10 @@ impl Agent {
 
     /// When an edge heard it last. An edge that lists it sends no news of an agent at which nothing changes.
     pub(crate) fn heard_at(&self, edge: Option<&Edge>) -> Instant {
-        let lists = |edge: &&Edge| self.statement.as_ref().is_some_and(|it| !it.unheard && it.epoch == edge.epoch);
-        edge.filter(lists).map_or(self.heard, |edge| self.heard.max(edge.heard))
+        let Some(statement) = &self.statement else { return self.heard };
+        let lists = |edge: &&Edge| !statement.unheard && statement.epoch == edge.epoch;
+        let listed = edge.filter(lists).map(|edge| edge.heard).max(statement.listed);
+        listed.map_or(self.heard, |listed| listed.max(self.heard))
     }
 
     /// An estimate of what it takes in memory.

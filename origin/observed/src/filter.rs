@@ -9,7 +9,7 @@ use weir_protocol::observed::{Phase, ProblemKind};
 
 use crate::agent::{Agent, State};
 use crate::compact::{CompactRow, NONE, Release};
-use crate::table::{AGENT_SILENT_AFTER, Now, Table};
+use crate::table::{Now, Table};
 
 /// Which agents. The default: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Table {
     /// What is known of an agent now.
     pub(crate) fn matched<'a>(&'a self, name: &'a NodeName, agent: &'a Agent, now: Now) -> Matched<'a> {
         let heard = self.heard_at(agent);
-        let is_live = agent.statement.is_some() && now.monotonic.saturating_duration_since(heard) < AGENT_SILENT_AFTER;
+        let is_live = self.is_live(agent, now);
         let refused = self.refused.get(name);
         let state = match refused {
             _ if is_live => State::Live,

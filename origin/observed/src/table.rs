@@ -141,17 +141,19 @@ impl Table {
         }
         let (name, epoch) = (message.edge.clone(), edge.epoch);
         self.refused.accept(&name, std::mem::take(&mut message.refused), at);
-        let agents = std::mem::take(&mut message.agents);
+        let mut agents = std::mem::take(&mut message.agents);
         let unheard: BTreeSet<NodeName> = std::mem::take(&mut message.unheard).into_iter().collect();
         self.make_room(&agents, &unheard, now);
         let (mut is_missing, mut bound) = (false, None);
+        agents.sort_by_key(|agent| unheard.contains(&agent.agent));
         for agent in agents {
-            let is_unheard = unheard.contains(&agent.agent);
-            match self.apply_agent((&name, epoch), agent, is_unheard, now) {
-                Err(Left::Resync) => is_missing = true,
-                // One that is silent has given way, or would.
-                Err(Left::Bound(by)) if !is_unheard => bound = bound.or(Some(by)),
-                _ => {}
+            let silent = unheard.get(&agent.agent);
+            match (self.apply_agent((&name, epoch), agent, silent.is_some(), now), silent) {
+                (Ok(()), _) => {}
+                (Err(Left::Resync), _) => is_missing = true,
+                (Err(Left::Bound(by)), None) => bound = bound.or(Some(by)),
+                // It gives way, whole: a part of it would be taken for all once it is back.
+                (Err(Left::Bound(_)), Some(name)) => _ = self.delete_agent(name),
             }
         }
         for agent in &unheard {
@@ -187,7 +189,9 @@ impl Table {
         if agents + rows == 0 || is_short(self.in_use()) == (false, false) {
             return;
         }
-        let named: BTreeSet<&NodeName> = message.iter().map(|agent| &agent.agent).collect();
+        // What is stated in full can be taken in again.
+        let named = message.iter().filter(|agent| !agent.full || !unheard.contains(&agent.agent));
+        let named: BTreeSet<&NodeName> = named.map(|agent| &agent.agent).collect();
         let silent = self.agents.iter().map(|(name, agent)| (self.heard_at(agent), name));
         let silent = silent.filter(|(heard, _)| now.monotonic.saturating_duration_since(*heard) >= AGENT_SILENT_AFTER);
         let silent = silent.filter(|(_, name)| !named.contains(name));
@@ -212,6 +216,7 @@ impl Table {
     ) -> Result<(), Left> {
         let heard = now.ago(Duration::from_secs(new.heard_ago).min(AGENT_FORGOTTEN_AFTER));
         let is_new = !self.agents.contains_key(&new.agent);
+        let is_live = self.agents.get(&new.agent).is_some_and(|agent| self.is_live(agent, now));
         if is_new {
             if !new.full {
                 let left_out = self.edges.get(edge).and_then(Edge::left_out);
@@ -221,7 +226,7 @@ impl Table {
         }
         let (room, bound) = self.room_for_rows();
         let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Agent::new(heard));
-        match agent.choose(edge, &new, heard, now.monotonic) {
+        match agent.choose(edge, &new, (heard, is_live), now.monotonic) {
             Choice::Accept => {}
             Choice::Ignore => return Ok(()),
             Choice::Resync => return Err(Left::Resync),
@@ -231,7 +236,8 @@ impl Table {
         }
         let AgentRows { proved, labels, token_labels, instance, seq, version, full, rows, removed, .. } = new;
         let edge = edge.clone();
-        let statement = Statement { edge, epoch, instance, seq, unheard, proved, labels, token_labels, version };
+        let statement =
+            Statement { edge, epoch, instance, seq, unheard, listed: None, proved, labels, token_labels, version };
         agent.accept(statement, heard);
         let left_out = agent.accept_rows(&mut self.pools, rows, full, room);
         for service in &removed {
@@ -259,7 +265,7 @@ impl Table {
     fn set_unheard(&mut self, edge: &NodeName, agent: &NodeName, now: Now) {
         let Some(agent) = self.agents.get_mut(agent) else { return };
         if let Some(statement) = agent.statement.as_mut().filter(|it| it.edge == *edge && !it.unheard) {
-            statement.unheard = true;
+            (statement.unheard, statement.listed) = (true, None);
             agent.heard = agent.heard.max(now.ago(AGENT_SILENT_AFTER));
         }
     }
@@ -295,9 +301,11 @@ impl Table {
     /// Notes when an edge heard its agents: it begins again to list them.
     fn note_heard(&mut self, name: &NodeName) {
         let edge = self.edges.get(name);
-        let is_of_it = |agent: &&mut Agent| agent.statement.as_ref().is_some_and(|it| it.edge == *name);
-        for agent in self.agents.values_mut().filter(is_of_it) {
-            agent.heard = agent.heard_at(edge);
+        for agent in self.agents.values_mut() {
+            let heard = agent.heard_at(edge);
+            if let Some(statement) = agent.statement.as_mut().filter(|it| it.edge == *name && !it.unheard) {
+                statement.listed = Some(heard);
+            }
         }
     }
 
@@ -312,6 +320,12 @@ impl Table {
     /// When an edge last heard an agent.
     pub(crate) fn heard_at(&self, agent: &Agent) -> Instant {
         agent.heard_at(agent.statement.as_ref().and_then(|statement| self.edges.get(&statement.edge)))
+    }
+
+    /// Whether an edge has heard an agent a short time ago.
+    pub(crate) fn is_live(&self, agent: &Agent, now: Now) -> bool {
+        let is_recent = || now.monotonic.saturating_duration_since(self.heard_at(agent)) < AGENT_SILENT_AFTER;
+        agent.statement.is_some() && is_recent()
     }
 
     /// The names in the table.

@@ -225,6 +225,46 @@ fn a_run_that_ended_does_not_outdo_a_later_one() {
 }
 
 #[test]
+fn a_run_counts_again_when_the_later_one_has_ended() {
+    let mut world = world();
+    for (edge, instance) in [("e1", "i"), ("e2", "j")] {
+        world.send(&message(edge, 1, &[agent("a", instance, 1, &[])])).unwrap();
+        world.pass(10);
+    }
+    world.pass(90);
+    world.send(&with(message("e2", 2, &[]), json!({"unheard": ["a"]}))).unwrap();
+    let delta = with(agent("a", "i", 2, &[]), json!({"full": false}));
+    assert_eq!(world.send(&message("e1", 2, &[delta])), Err(Rejected::Resync));
+    world.send(&message("e1", 1, &[agent("a", "i", 2, &[row("x", 1, None)])])).unwrap();
+    assert_eq!((world.rows().0, world.agents()[0].state), (vec!["a/x@1".to_owned()], State::Live));
+}
+
+#[test]
+fn an_edge_that_begins_again_makes_nobody_live() {
+    let mut world = world();
+    world.send(&message("e1", 1, &[agent("a", "i", 1, &[])])).unwrap();
+    world.pass(80);
+    world.send(&message("e1", 2, &[])).unwrap();
+    world.send(&with(message("e1", 1, &[]), json!({"more": true}))).unwrap();
+    world.pass(11);
+    world.send(&with(message("e1", 2, &[]), json!({"unheard": ["a"]}))).unwrap();
+    assert_eq!(world.agents()[0].state, State::Silent);
+}
+
+#[test]
+fn live_agents_of_a_message_have_room_before_silent_ones() {
+    let mut world = world_of(Bounds { rows: 2, ..Bounds::default() });
+    let agents = ["a", "b", "c"].map(|name| agent(name, "i", 1, &[row("x", 1, None)]));
+    for _ in 0..2 {
+        let everything = with(message("e1", 1, &agents), json!({"unheard": ["a", "b"]}));
+        assert_eq!(
+            (world.send(&everything), world.rows().0),
+            (Ok(Taken::Whole), vec!["a/x@1".to_owned(), "c/x@1".to_owned()])
+        );
+    }
+}
+
+#[test]
 fn three_runs_of_one_name_do_not_make_their_edges_send_everything_again_and_again() {
     let mut world = world();
     let runs = [("e1", "i"), ("e2", "j"), ("e3", "k")];
@@ -313,7 +353,7 @@ fn agents_that_were_silent_longest_give_way_to_those_that_are_heard() {
     world.send(&with(message("e1", 6, &[]), json!({"unheard": ["c"]}))).unwrap();
     let gone = with(agent("e", "i", 1, &rows(&["x", "y", "z"])), json!({"heard_ago": 90}));
     assert_eq!(world.send(&with(message("e2", 2, &[gone]), json!({"unheard": ["e"]}))), Ok(Taken::Whole));
-    assert_eq!((names(&world), world.rows().0.len()), ("cde".to_owned(), 3));
+    assert_eq!((names(&world), world.rows().0.len()), ("cd".to_owned(), 3), "nor is it there with a part of its rows");
     let back = with(agent("c", "i", 2, &rows(&["x"])), json!({"full": false}));
     let both = [back, agent("f", "i", 1, &rows(&["x"]))];
     world.send(&message("e1", 7, &both)).unwrap();
