@@ -20,7 +20,7 @@ use weir_runtime::metric_families;
 use weir_runtime::serve::{Body, RequestBody};
 use weir_runtime::shutdown::Drain;
 
-use crate::agent_api::ApiError;
+use crate::api_error::ApiError;
 use crate::catalog::Catalog;
 use crate::origin_client::Origins;
 

@@ -8,6 +8,7 @@
 
 mod access;
 mod agent_api;
+mod api_error;
 mod catalog;
 pub mod check;
 pub mod config;
@@ -21,6 +22,7 @@ mod origin_client;
 mod origin_follower;
 mod peer_api;
 mod reload;
+mod request_headers;
 mod reset_key;
 mod self_api;
 mod status;

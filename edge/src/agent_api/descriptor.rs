@@ -8,12 +8,13 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::error::ApiError;
-use super::headers::{CacheLifetime, joined};
+use super::headers::CacheLifetime;
 use super::preconditions::if_match_holds;
 use super::revision_status::with_revision_status;
 use super::timing::Timing;
-use super::{ApiResponse, Inner, revalidate_mode};
+use super::{ApiResponse, Inner};
+use crate::api_error::ApiError;
+use crate::request_headers::{joined, revalidate_mode};
 
 impl Inner {
     pub(super) async fn descriptor(

@@ -8,13 +8,14 @@ use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::encoding::Encoding;
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::error::ApiError;
-use super::headers::{CacheLifetime, joined};
+use super::headers::CacheLifetime;
 use super::preconditions::if_match_holds;
 use super::tarball::{TarballRef, body_cache_status, stored_body};
 use super::timing::Timing;
-use super::{ApiResponse, Inner, is_forced, revalidate_mode};
+use super::{ApiResponse, Inner};
+use crate::api_error::ApiError;
 use crate::catalog::RevalidateMode;
+use crate::request_headers::{is_forced, joined, revalidate_mode};
 
 impl Inner {
     pub(super) async fn frames(

@@ -1,6 +1,5 @@
 //! The headers of tarballs and descriptors, shared by HEAD, GET, 206 and 304.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -126,16 +125,4 @@ impl CommonHeaders {
     pub(super) fn append_to(&self, upstream: &HeaderValue, headers: &mut HeaderMap, status: &CacheStatus) {
         headers.insert(CACHE_STATUS, cache_status(Some(upstream), &status.header(&self.name)));
     }
-}
-
-/// The value of a list header, several lines joined by commas. Lines that are not text are skipped.
-pub(crate) fn joined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
-    let mut lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    let mut all = Cow::Borrowed(lines.next()?);
-    for line in lines {
-        let all = all.to_mut();
-        all.push_str(", ");
-        all.push_str(line);
-    }
-    Some(all)
 }

@@ -1,7 +1,6 @@
 //! Answers agents: one handler for HTTP/1.1, 2 and 3.
 
 mod descriptor;
-mod error;
 mod frames;
 mod headers;
 mod metrics;
@@ -15,19 +14,17 @@ use std::sync::Arc;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use weir_cache::{Cache, FarthestTier};
 use weir_protocol::cache_status::CacheStatus;
-use weir_protocol::dcz::AVAILABLE_DICTIONARY;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::route::Route;
 use weir_runtime::serve::{AccessLog, Body, Handler, Peer, RequestBody, RequestFacts};
 use weir_runtime::shutdown::Drain;
 
-pub(crate) use self::error::ApiError;
 use self::headers::CommonHeaders;
-pub(crate) use self::headers::joined;
 use self::tarball::TarballRef;
 use self::timing::Timing;
 use crate::access::{Access, AccessDecision, Refusal};
-use crate::catalog::{Lookup, RevalidateMode};
+use crate::api_error::ApiError;
+use crate::catalog::Lookup;
 use crate::self_api::SelfApi;
 
 pub(crate) use self::metrics::{ApiFamilies, ApiMetrics};
@@ -256,21 +253,4 @@ impl Inner {
 
 fn check_method(request: &Request<RequestBody>) -> Result<(), ApiError> {
     matches!(*request.method(), Method::GET | Method::HEAD).then_some(()).ok_or(ApiError::MethodNotAllowed("GET, HEAD"))
-}
-
-/// Whether a `GET` forces revalidation and verification with `no-cache`.
-pub(crate) fn is_forced(request: &Request<RequestBody>) -> bool {
-    let headers = request.headers();
-    let no_cache = |value: &HeaderValue| {
-        let directives = value.to_str().unwrap_or_default().split(',');
-        directives.map(str::trim).any(|directive| directive.eq_ignore_ascii_case("no-cache"))
-    };
-    request.method() == Method::GET
-        && !headers.contains_key(header::IF_NONE_MATCH)
-        && !headers.contains_key(AVAILABLE_DICTIONARY)
-        && headers.get_all(header::CACHE_CONTROL).iter().any(no_cache)
-}
-
-pub(crate) fn revalidate_mode(request: &Request<RequestBody>) -> RevalidateMode {
-    if is_forced(request) { RevalidateMode::Forced } else { RevalidateMode::IfStale }
 }

@@ -8,7 +8,7 @@ use weir_protocol::conditional::{if_none_match, if_range};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::range::{RequestedRange, parse_range};
 
-use super::headers::joined;
+use crate::request_headers::joined;
 use crate::version::{EntityTag, Variant};
 
 /// The kind of response to a request.

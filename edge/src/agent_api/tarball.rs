@@ -15,12 +15,13 @@ use weir_protocol::range::content_range;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::error::ApiError;
-use super::headers::{CacheLifetime, joined};
+use super::headers::CacheLifetime;
 use super::preconditions::{ResponseKind, evaluate};
 use super::timing::Timing;
-use super::{ApiResponse, Inner, is_forced, revalidate_mode};
+use super::{ApiResponse, Inner};
+use crate::api_error::ApiError;
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
+use crate::request_headers::{is_forced, joined, revalidate_mode};
 use crate::version::{Accepted, Variant};
 
 const AVAILABLE_DICTIONARY: HeaderName = HeaderName::from_static(dcz::AVAILABLE_DICTIONARY);

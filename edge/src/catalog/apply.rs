@@ -16,7 +16,7 @@ use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
 use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
 use super::update::{Sender, Update, UpdateContent, UpdateDecision, UpdateSource};
-use super::writer::WriteQueue;
+use super::write_queue::WriteQueue;
 use crate::version::Version;
 
 /// The outcome of an update.

@@ -21,20 +21,15 @@ use super::freshness::{Freshness, FreshnessPolicies, FreshnessPolicy};
 use super::metrics::{CatalogMetrics, StaleReason};
 use super::negative_cache::{EXPLAINED_FOR, Failure, NegativeCache};
 use super::past_versions::{PastVersion, PastVersions};
+use super::queries::{FIRST_QUERY_TIMEOUT, MAX_QUERIES, wait_for};
 use super::revisions::RevisionStatus;
 use super::store::Catalog;
 use super::update::{Update, UpdateContent, UpdateSource};
 use crate::origin_client::{OriginResponse, Origins};
 use crate::version::Version;
 
-/// The timeout of the first query about a service, or about a version of it.
-pub(super) const FIRST_QUERY_TIMEOUT: Duration = Duration::from_secs(15);
-
 /// How often clients can force a revalidation of one service.
 const MIN_FORCED_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The most queries in flight.
-pub(super) const MAX_QUERIES: usize = 1024;
 
 /// When the origin is queried before a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,13 +357,4 @@ impl Lookup {
 fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<LookupResult, LookupError> {
     let version = entry.version.clone().ok_or(LookupError::Absent)?;
     Ok(LookupResult { version, origin: entry.origin, age, policy: entry.policy.clone(), status })
-}
-
-/// The result of a task, awaited at most `wait` from its start.
-pub(super) async fn wait_for<T: Clone>(
-    wait: Duration,
-    waiter: Waiter<Result<T, LookupError>>,
-) -> Result<T, LookupError> {
-    let left = wait.saturating_sub(waiter.elapsed());
-    tokio::time::timeout(left, waiter.result()).await.map_err(|_| LookupError::TooSlow)??
 }

@@ -17,6 +17,7 @@ mod metrics;
 mod names;
 mod negative_cache;
 mod past_versions;
+mod queries;
 mod record;
 mod revisions;
 mod store;
@@ -24,6 +25,8 @@ mod store;
 mod tests;
 mod unannounced;
 mod update;
+mod vouching;
+mod write_queue;
 mod writer;
 
 pub(crate) use apply::UpdateOutcome;

@@ -16,8 +16,8 @@ use weir_runtime::shutdown::Drain;
 
 use super::entry::{Entry, PurgeMode, VersionNumber};
 use super::error::LookupError;
-use super::lookup::{FIRST_QUERY_TIMEOUT, MAX_QUERIES, wait_for};
 use super::negative_cache::NegativeCache;
+use super::queries::{FIRST_QUERY_TIMEOUT, MAX_QUERIES, wait_for};
 use super::store::Catalog;
 use crate::origin_client::{OriginResponse, Origins};
 use crate::version::Version;

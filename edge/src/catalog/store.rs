@@ -23,7 +23,7 @@ use super::metrics::CatalogMetrics;
 use super::record::{EntryRecord, GenerationFloor, JournalContents, Record};
 use super::revisions::{RevisionStatus, Revisions};
 use super::update::{Update, UpdateContent, UpdateSource};
-use super::writer::{WriteQueue, WriteState};
+use super::write_queue::{WriteQueue, WriteState};
 use crate::origin_client::{MAX_ORIGINS, Origins};
 use crate::version::Version;
 

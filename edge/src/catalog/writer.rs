@@ -3,121 +3,28 @@
 //! Updates that arrive during a write are written together by the next one. While writes fail, entries are served from
 //! memory, and the file is rewritten once the disk works again.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use weir_cache::clock::Moment;
 use weir_protocol::name::ServiceName;
 
 use super::changes::CatalogChange;
-use super::entries::GenerationFloors;
 use super::entry::Entry;
 use super::metrics::EvictionReason;
 use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
-use super::unannounced::Unannounced;
+use super::write_queue::{WRITE_TIMEOUT, WriteBatch, WriteQueue, WriteState};
 
 /// How long a tombstone is stored. Afterwards only its generation floor is kept.
 const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long a write may take before it counts as failed.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The back-off after a failed write.
 const RETRY_BACKOFF: Duration = Duration::from_secs(5);
 
-/// The most bytes of queued records. Beyond it they are dropped, and the file is rewritten instead.
-const MAX_QUEUED_BYTES: usize = 64 << 20;
-
 /// The most exceptions in the record of a lease. Beyond it each service is validated by a record of its own.
 const MAX_EXCEPTIONS: usize = 1000;
-
-/// The write-behind queue, and the floors of evicted services.
-#[derive(Debug, Default)]
-pub(super) struct WriteQueue {
-    pub(super) floors: GenerationFloors,
-    /// Entries that replace others once they are on disk.
-    pub(super) pending: HashMap<ServiceName, Arc<Entry>>,
-    pub(super) unannounced: Unannounced,
-    /// The next write rewrites the file.
-    pub(super) rewrite: bool,
-    records: Vec<Record>,
-    record_bytes: usize,
-    /// The number of changes so far.
-    queued: u64,
-    /// The last change in a batch.
-    batched: u64,
-    is_writing: bool,
-    /// The start of the write in progress.
-    pub(super) write_started: Option<Moment>,
-    retry_at: Option<Moment>,
-    /// The heartbeat of each origin that was written last.
-    written_heartbeats: HashMap<usize, Moment>,
-    /// The origins that were last written as complete.
-    written_complete: BTreeSet<String>,
-}
-
-/// The progress of the writer.
-#[derive(Debug, Default)]
-pub(super) struct WriteState {
-    /// The last change that was written, or whose write failed.
-    written: u64,
-    /// The error of the last write.
-    pub(super) failure: Option<String>,
-}
-
-/// One write.
-struct WriteBatch {
-    records: Vec<Record>,
-    rewrite: bool,
-    pending: HashMap<ServiceName, Arc<Entry>>,
-    queued: u64,
-    /// The disk failed recently, and is not tried.
-    is_backing_off: bool,
-}
-
-impl WriteQueue {
-    pub(super) fn push(&mut self, record: Record) {
-        self.record_bytes += match &record {
-            Record::Service { row, .. } => 256 + row.descriptor.as_ref().map_or(0, String::len),
-            _ => 256,
-        };
-        self.records.push(record);
-        if self.record_bytes > MAX_QUEUED_BYTES {
-            self.rewrite = true;
-            self.records.clear();
-            self.record_bytes = 0;
-        }
-    }
-
-    /// Whether the write in progress has exceeded its timeout.
-    pub(super) fn is_hanging(&self, now: Moment) -> bool {
-        self.write_started.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
-    }
-
-    #[cfg(test)]
-    pub(super) fn retry_now(&mut self) {
-        self.retry_at = None;
-    }
-
-    fn next_batch(&mut self, now: Moment) -> Option<WriteBatch> {
-        if !self.rewrite && self.records.is_empty() && self.batched == self.queued {
-            return None;
-        }
-        (self.batched, self.record_bytes) = (self.queued, 0);
-        let is_backing_off = self.retry_at.is_some_and(|at| now < at);
-        self.write_started = (!is_backing_off).then_some(now);
-        Some(WriteBatch {
-            records: std::mem::take(&mut self.records),
-            rewrite: std::mem::take(&mut self.rewrite),
-            pending: self.pending.clone(),
-            queued: self.queued,
-            is_backing_off,
-        })
-    }
-}
 
 impl Catalog {
     /// Queues a change and starts the writer.

@@ -9,8 +9,9 @@ use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::{Answer, Inner};
-use crate::agent_api::{ApiError, revalidate_mode};
+use crate::api_error::ApiError;
 use crate::catalog::{LookupError, LookupResult};
+use crate::request_headers::revalidate_mode;
 
 impl Inner {
     pub(super) async fn current_descriptor(&self, request: &Request<RequestBody>, service: &ServiceName) -> Answer {

@@ -26,7 +26,7 @@ use weir_runtime::serve::{Body, Peer, RequestBody, RequestFacts};
 pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
 use crate::access::Refusal;
-use crate::agent_api::ApiError;
+use crate::api_error::ApiError;
 use crate::catalog::Lookup;
 use crate::heartbeats::Heartbeats;
 

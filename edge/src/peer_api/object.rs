@@ -12,7 +12,7 @@ use weir_runtime::serve::{Body, RequestBody};
 
 use super::error;
 use super::{Answer, Inner};
-use crate::agent_api::is_forced;
+use crate::request_headers::is_forced;
 
 impl Inner {
     pub(super) async fn object(

@@ -12,8 +12,9 @@ use weir_runtime::serve::{Body, RequestBody};
 use super::rows::{Following, Polled, Row, Rows};
 use super::{Inner, Parameters};
 use crate::access::Agent;
-use crate::agent_api::{ApiError, is_forced, joined};
+use crate::api_error::ApiError;
 use crate::catalog::{LookupError, RevalidateMode};
+use crate::request_headers::{is_forced, joined, revalidate_mode};
 
 /// The most services of one request about which origins are queried at a time.
 const MAX_QUERIES: usize = 32;
@@ -26,8 +27,8 @@ impl Inner {
     ) -> Result<Response<Body>, ApiError> {
         let parameters = Parameters::parse(request.uri().query().unwrap_or_default(), false)?;
         let following = self.following(agent, &parameters.wanted)?;
-        let mode = if is_forced(request) { RevalidateMode::Forced } else { RevalidateMode::IfStale };
-        let (rows, age) = self.current(&following, mode, RequestId::of(request.headers()).as_ref()).await?;
+        let (rows, age) =
+            self.current(&following, revalidate_mode(request), RequestId::of(request.headers()).as_ref()).await?;
         Ok(response(request, &rows, age))
     }
 

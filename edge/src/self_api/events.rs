@@ -22,7 +22,7 @@ use super::following::Wanted;
 use super::rows::{Following, Row, Rows};
 use super::{Inner, Parameters, SelfApi};
 use crate::access::{Agent, Session};
-use crate::agent_api::ApiError;
+use crate::api_error::ApiError;
 use crate::catalog::CatalogChange;
 
 /// Why a stream ended.

@@ -30,7 +30,7 @@ use self::following::Wanted;
 pub(crate) use self::metrics::SelfMetrics;
 use self::rows::{Following, Row};
 use crate::access::{Access, Agent};
-use crate::agent_api::ApiError;
+use crate::api_error::ApiError;
 use crate::catalog::{Catalog, Freshness, Lookup};
 use crate::config::AgentsConfig;
 use crate::heartbeats::Heartbeats;

@@ -7,7 +7,7 @@ use weir_runtime::serve::{Body, RequestBody};
 
 use super::Inner;
 use crate::access::Agent;
-use crate::agent_api::ApiError;
+use crate::api_error::ApiError;
 use crate::observed::Rejected;
 
 /// Drops rows of services that the agent may not read, as removed: what was readable before would stay as it was. Returns how

@@ -128,10 +128,10 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | memory of the catalog | `cache.service_bytes` | `service_bytes` | eviction |
 | names and generations of evicted services | {edge/src/catalog/entries.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |
 | descriptors of past versions | {edge/src/catalog/past_versions.rs MAX_BYTES} | `past_version_bytes` | eviction |
-| queries about services | {edge/src/catalog/lookup.rs MAX_QUERIES} | `queries` | a stale version, or 503 |
-| queries about versions | {edge/src/catalog/lookup.rs MAX_QUERIES} | `version_queries` | 503 |
+| queries about services | {edge/src/catalog/queries.rs MAX_QUERIES} | `queries` | a stale version, or 503 |
+| queries about versions | {edge/src/catalog/queries.rs MAX_QUERIES} | `version_queries` | 503 |
 | queries about versions of one service | {edge/src/catalog/past_versions.rs MAX_QUERIES_PER_SERVICE} |  | 503 |
-| the first response about a service | {edge/src/catalog/lookup.rs FIRST_QUERY_TIMEOUT} |  | 504 |
+| the first response about a service | {edge/src/catalog/queries.rs FIRST_QUERY_TIMEOUT} |  | 504 |
 | time between two forced refreshes of a service | {edge/src/catalog/lookup.rs MIN_FORCED_INTERVAL} |  | they share a query |
 | failed and unknown services | {edge/src/catalog/negative_cache.rs MAX_ENTRIES} | `cached_failures` | eviction |
 | failed and unknown versions | {edge/src/catalog/negative_cache.rs MAX_ENTRIES} | `cached_version_failures` | eviction |

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use weir_protocol::token::VerifyingKey;
 
-use super::table::IssuerEntry;
+use super::entry::IssuerEntry;
 
 /// The hash of a key with its `iss` and `kid` → [`IssuerEntry::source`] of its owner. At most one for each key that an entry
 /// of now has.

@@ -1,5 +1,6 @@
 //! Issuers of tokens beside Weir, and their keys as they change.
 
+mod entry;
 mod fetch;
 mod key_owners;
 mod table;
@@ -21,9 +22,10 @@ use weir_runtime::shutdown::Drain;
 use super::Inner;
 use crate::config::{IssuerConfig, KeySource};
 
+pub(crate) use entry::IssuerEntry;
 pub(super) use fetch::KeyRequest;
 pub(crate) use key_owners::KeyOwners;
-pub(crate) use table::{IssuerEntry, IssuerTable, KeyConflict};
+pub(crate) use table::{IssuerTable, KeyConflict};
 
 /// How often the files of keys are read.
 const REREAD_INTERVAL: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! The errors of the agent API, and their problem documents.
+//! The errors of requests of agents and of other edges, and their problem documents.
 
 use std::time::Duration;
 

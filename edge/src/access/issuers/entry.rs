@@ -1,0 +1,31 @@
+//! An issuer, as the table has it.
+
+use std::sync::Arc;
+
+use weir_protocol::token::{IssuerPolicy, JwkSet};
+
+use super::fetch::KeyRequest;
+
+/// An issuer with its keys.
+#[derive(Debug, Clone)]
+pub(crate) struct IssuerEntry {
+    /// Where it is defined; another for each entry, and the same after a restart.
+    pub(crate) source: String,
+    pub(crate) issuer: Arc<IssuerPolicy>,
+    pub(crate) keys: Arc<JwkSet>,
+    /// Notified of an unknown `kid`. `None`: the keys are not fetched.
+    pub(crate) unknown_key: Option<Arc<KeyRequest>>,
+}
+
+impl IssuerEntry {
+    /// Whether its keys were read: a set has at least one.
+    pub(super) fn is_read(&self) -> bool {
+        self.keys.keys().next().is_some()
+    }
+}
+
+impl PartialEq for IssuerEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.issuer == other.issuer && self.keys == other.keys
+    }
+}
