@@ -38,7 +38,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("agent/src/config.rs", "keys of the agent with their checks"),
     ("agent/src/roster.rs", "the poll layer waits for its redesign"),
     ("agent/tests/agent/edge.rs", "the scripted edge of the tests"),
-    ("edge/src/access/mod.rs", "waits for the redesign of the catalog"),
     ("origin/src/publish/writer.rs", "one writer for a record"),
 ];
 

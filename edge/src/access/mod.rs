@@ -7,6 +7,7 @@ mod credential;
 mod decision;
 mod issuers;
 mod key_set;
+mod lists;
 mod metrics;
 mod origin_lists;
 mod refusal;
@@ -37,8 +38,9 @@ pub(crate) use refused::RefusedNames;
 pub(crate) use session::{Agent, Session};
 
 use self::credential::Credential;
-use self::issuers::{IssuerEntry, IssuerTable, KeyConflict, KeyFailures, KeyOwners};
+use self::issuers::{KeyFailures, KeyOwners};
 use self::key_set::KeySet;
+use self::lists::Lists;
 pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
@@ -47,9 +49,6 @@ use crate::origin_client::MAX_ORIGINS;
 
 /// How long a request waits for the keys of its token's issuer.
 const MAX_KEY_WAIT: Duration = Duration::from_secs(5);
-
-/// The most entries that a warning names which two clusters define otherwise; the metric counts all.
-const MAX_CONFLICTS_LOGGED: usize = 10;
 
 /// Access control. Cheap to clone.
 #[derive(Clone)]
@@ -82,56 +81,6 @@ struct Inner {
     own: watch::Sender<watch::Receiver<Arc<AccessList>>>,
     metrics: AccessMetrics,
     drain: Drain,
-}
-
-/// The lists that the key set is made of.
-struct Lists {
-    own: Arc<AccessList>,
-    /// The issuers of the configuration, in its order.
-    issuers: Vec<IssuerEntry>,
-    origin_lists: OriginLists,
-    /// What operators say of agents, of all `origin_lists`.
-    fleet: Arc<Fleet>,
-    /// Its issuers.
-    origin_issuers: Vec<IssuerEntry>,
-    /// What two clusters of origins define otherwise.
-    conflicts: Vec<String>,
-    /// Of the keys of all issuers.
-    key_owners: KeyOwners,
-}
-
-impl Lists {
-    fn new(own: Arc<AccessList>, issuers: Vec<IssuerEntry>, origin_lists: OriginLists, key_owners: KeyOwners) -> Self {
-        let (fleet, origin_issuers, conflicts) = Default::default();
-        let mut lists = Self { own, issuers, origin_lists, fleet, origin_issuers, conflicts, key_owners };
-        lists.join_fleets();
-        lists
-    }
-
-    fn join_fleets(&mut self) {
-        let (fleet, conflicts) = self.origin_lists.fleet();
-        for entry in conflicts.iter().filter(|entry| !self.conflicts.contains(entry)).take(MAX_CONFLICTS_LOGGED) {
-            tracing::warn!(
-                entry,
-                "operators of two clusters of origins define this differently; the definition from the cluster with the lower id applies"
-            );
-        }
-        self.conflicts = conflicts;
-        if fleet != *self.fleet {
-            self.origin_issuers = issuers::of_origins(&fleet);
-            self.fleet = Arc::new(fleet);
-        }
-    }
-
-    /// The issuers of the configuration come first: a new key in two entries is that of the first.
-    fn all_issuers(&self, from_origins: bool) -> Vec<IssuerEntry> {
-        let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
-        self.issuers.iter().chain(of_origins).take(MAX_ISSUERS).cloned().collect()
-    }
-
-    fn issuer_table(&self, from_origins: bool) -> (IssuerTable, Vec<KeyConflict>) {
-        IssuerTable::of(self.all_issuers(from_origins), &self.key_owners)
-    }
 }
 
 impl Access {
