@@ -12,7 +12,6 @@ use weir_protocol::name::{NodeName, ServiceName};
 use weir_runtime::config::{ConfigError, duration, parse_address};
 
 use crate::config::{Config, HttpMode, ServiceConfig, ServiceList};
-use crate::doctor::DoctorArgs;
 use crate::edge_client::EdgeUrl;
 use crate::pin_command::{RollbackArgs, UnpinArgs};
 
@@ -73,6 +72,17 @@ pub enum Command {
     Rollback(RollbackArgs),
     /// Let a service follow its edges again
     Unpin(UnpinArgs),
+}
+
+/// The arguments of `doctor`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DoctorArgs {
+    /// The configuration of the agent.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The configuration: a file, or flags, or both.

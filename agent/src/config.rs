@@ -1,6 +1,7 @@
 //! The configuration of an agent: `agent.toml`, flags and environment variables.
 
 mod hook;
+mod service;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use weir_runtime::host_name::host_name;
 use weir_runtime::http_client::ProxyUrl;
 
 pub use self::hook::{HookCommand, SignalConfig, SignalName, WebhookConfig};
+pub use self::service::ServiceConfig;
 pub use crate::edge_client::EdgeUrl;
 
 /// The shortest interval that is accepted for polls and refreshes.
@@ -83,66 +85,6 @@ pub enum ServiceList {
     Listed,
     /// Those that operators assign to this agent.
     Assigned,
-}
-
-/// A service to follow, or services. With `services = "assigned"` only the hooks of what is assigned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServiceConfig {
-    /// Name of the service at the edge, and of its folder in `root`; or a pattern with `*`, for all services of the edge that
-    /// match. The table with a service's own name decides on its hooks, then the first pattern that matches.
-    pub name: NameGlob,
-    /// Command, run in the new release before the switch. Unless it succeeds, nothing is switched.
-    #[serde(default)]
-    pub check: Option<HookCommand>,
-    /// Command, run in the new release after each switch: a string for `sh -c`, or a list for a program without a shell.
-    /// It runs at least once for each switch; make it idempotent. So do the other hooks, in the order of this table.
-    #[serde(default)]
-    pub exec: Option<HookCommand>,
-    /// File that is created, or gets the present time, after each switch.
-    #[serde(default)]
-    pub touch: Option<PathBuf>,
-    /// A signal to a process after each switch.
-    #[serde(default)]
-    pub signal: Option<SignalConfig>,
-    /// A request after each switch.
-    #[serde(default)]
-    pub webhook: Option<WebhookConfig>,
-}
-
-impl ServiceConfig {
-    /// A service without hooks.
-    pub fn new(name: &ServiceName) -> Self {
-        Self::of(name.as_str().parse().expect("a name is a pattern"))
-    }
-
-    /// The services that match a pattern, without hooks.
-    pub fn of(name: NameGlob) -> Self {
-        Self { name, check: None, exec: None, touch: None, signal: None, webhook: None }
-    }
-
-    /// The one service that is meant; `None`: a pattern.
-    pub(crate) fn service(&self) -> Option<ServiceName> {
-        self.name.as_str().parse().ok()
-    }
-
-    /// Whether something runs after each switch.
-    pub(crate) fn has_hook(&self) -> bool {
-        self.exec.is_some() || self.touch.is_some() || self.signal.is_some() || self.webhook.is_some()
-    }
-
-    /// A hash of what runs after each switch. Commands may contain secrets, and the hash is written to disk.
-    pub(crate) fn hooks_hash(&self) -> String {
-        let hooks = serde_json::to_vec(&(&self.exec, &self.touch, &self.signal, &self.webhook));
-        blake3::hash(&hooks.expect("hooks are plain data")).to_hex().to_string()
-    }
-
-    /// The paths that may be relative.
-    fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        let pid_file = self.signal.as_mut().map(|signal| &mut signal.pid_file);
-        let ca = self.webhook.as_mut().and_then(|webhook| webhook.ca.as_mut());
-        [self.touch.as_mut(), pid_file, ca].into_iter().flatten()
-    }
 }
 
 /// Public keys of origins, by patterns of services: `trust = [{ services = "*", keys = "origin.pub" }]`. With an entry, the
@@ -396,7 +338,7 @@ impl Config {
             refuse(is_twice, &format!("the service `{}` is listed twice", service.name));
             let is_name = service.service().is_some() || service.name.as_str().contains('*');
             refuse(!is_name, &format!("`{}` is neither the name of a service nor a pattern with `*`", service.name));
-            hook::errors(service).iter().for_each(|error| refuse(true, error));
+            service.hook_errors().iter().for_each(|error| refuse(true, error));
             let is_named = service
                 .service()
                 .is_none_or(|name| self.trust.iter().any(|entry| entry.services.matches(name.as_str())));

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 use weir_agent::check;
-use weir_agent::command_line::{Args, Command};
+use weir_agent::command_line::{Args, Command, DoctorArgs};
 use weir_agent::config::Config;
-use weir_agent::doctor::{DoctorArgs, doctor};
+use weir_agent::doctor::doctor;
 use weir_agent::pin_command::{rollback, unpin};
 use weir_runtime::arenas::limit_arenas;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;

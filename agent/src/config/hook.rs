@@ -7,8 +7,6 @@ use http::Uri;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config::duration;
 
-use super::{MAX_INTERVAL, MIN_INTERVAL};
-
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a command is a string for `sh -c`, or a list: a program and its arguments")]
@@ -20,7 +18,7 @@ pub enum HookCommand {
 }
 
 impl HookCommand {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Shell(line) => line.trim().is_empty(),
             Self::Program(words) => words.first().is_none_or(String::is_empty),
@@ -60,7 +58,7 @@ fn webhook_timeout() -> Duration {
 
 impl WebhookConfig {
     /// A request without a proxy, a user or a fragment.
-    fn error(&self) -> Option<&'static str> {
+    pub(super) fn error(&self) -> Option<&'static str> {
         let Ok(uri) = self.url.parse::<Uri>() else { return Some("it is not a URL") };
         match (uri.scheme_str(), uri.authority()) {
             (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
@@ -102,22 +100,4 @@ pub enum SignalName {
     Usr2,
     /// SIGWINCH.
     Winch,
-}
-
-/// The errors of the hooks of a service.
-pub(super) fn errors(service: &super::ServiceConfig) -> Vec<String> {
-    let name = &service.name;
-    let mut errors = Vec::new();
-    for (key, command) in [("exec", &service.exec), ("check", &service.check)] {
-        if command.as_ref().is_some_and(HookCommand::is_empty) {
-            errors.push(format!("`{key}` of the service `{name}` is empty"));
-        }
-    }
-    if let Some(webhook) = &service.webhook {
-        errors.extend(webhook.error().map(|error| format!("`webhook.url` of the service `{name}`: {error}")));
-        if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&webhook.timeout) {
-            errors.push(format!("`webhook.timeout` of the service `{name}` is not between 1s and a year"));
-        }
-    }
-    errors
 }

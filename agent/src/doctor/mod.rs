@@ -9,19 +9,7 @@ use std::fmt;
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use crate::command_line::Settings;
 use crate::config::Config;
-
-/// The arguments of `doctor`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct DoctorArgs {
-    /// The configuration of the agent.
-    #[command(flatten)]
-    pub settings: Settings,
-    /// Print one JSON document
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

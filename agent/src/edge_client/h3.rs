@@ -7,15 +7,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use h3::client::RequestStream;
-use h3::error::{ConnectionError, StreamError};
+use h3::error::StreamError;
 use http::{Method, Request};
 
-use super::error::{RequestError, chain};
-use super::h3_dialer::{Connection, Dialer, KEEP_ALIVE, MAX_IDLE, Requests};
+use super::error::RequestError;
+use super::h3_dialer::{Connection, Dialer, KEEP_ALIVE};
+use super::h3_stream::{Http3Stream, request_error};
 use super::http3_state::Http3State;
 use super::response::{Protocol, Response, ResponseBody};
 
@@ -38,18 +38,6 @@ pub(super) struct Http3 {
 struct Handshake {
     began: Instant,
     result: Shared<BoxFuture<'static, Result<Connection, RequestError>>>,
-}
-
-/// The stream of one response. It keeps its connection open, also after that was replaced.
-pub(super) struct Http3Stream {
-    stream: RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
-    _requests: Requests,
-}
-
-impl Http3Stream {
-    pub(super) async fn recv_data(&mut self) -> Result<Option<impl Buf + use<>>, StreamError> {
-        Ok(self.stream.recv_data().await?.map(|mut data| data.copy_to_bytes(data.remaining())))
-    }
 }
 
 impl Handshake {
@@ -203,7 +191,7 @@ impl Http3 {
             }
         };
         let (head, ()) = head.into_parts();
-        let stream = Box::new(Http3Stream { stream, _requests: held_open });
+        let stream = Box::new(Http3Stream::new(stream, held_open));
         Ok(Response {
             status: head.status,
             headers: head.headers,
@@ -225,14 +213,5 @@ async fn keep(handshake: Handshake, slot: Weak<Mutex<Option<Handshake>>>, max_ag
     tokio::time::sleep_until((began + max_age).into()).await;
     if let Some(slot) = slot.upgrade() {
         slot.lock().unwrap_or_else(PoisonError::into_inner).take_if(|handshake| handshake.began == began);
-    }
-}
-
-/// Classifies a stream error.
-pub(super) fn request_error(error: &StreamError) -> RequestError {
-    match error {
-        StreamError::ConnectionError { 0: ConnectionError::Timeout { .. }, .. } => RequestError::Silent(MAX_IDLE),
-        StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. } => RequestError::Closed(chain(error)),
-        _ => RequestError::Broken(chain(error)),
     }
 }

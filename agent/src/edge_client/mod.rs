@@ -8,6 +8,7 @@ mod error;
 mod h2;
 mod h3;
 mod h3_dialer;
+mod h3_stream;
 mod http3_state;
 mod preference;
 mod protocol_selector;

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::error::{RequestError, chain};
-use super::h3::{self, Http3Stream};
+use super::h3_stream::{Http3Stream, request_error};
 
 /// The longest time for the body of a document: an edge that sends a byte now and then must not hold up the agent.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -110,7 +110,7 @@ impl ResponseBody {
             Source::H3(stream) => match stream.recv_data().await {
                 Ok(None) => Ok(None),
                 Ok(Some(mut data)) => Ok(Some(data.copy_to_bytes(data.remaining()))),
-                Err(error) => Err(h3::request_error(&error)),
+                Err(error) => Err(request_error(&error)),
             },
         }
     }

@@ -1,10 +1,8 @@
 //! Fetches the frames that the release on disk lacks of a new tarball, instead of the whole tarball.
 
 use std::fs::File;
-use std::io::{self, BufReader, Seek};
-use std::path::Path;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -26,6 +24,7 @@ use super::error::PollError;
 use super::poller::Poller;
 use super::request::EdgePoll;
 use super::response_status::succeeded;
+use super::spool::Spool;
 use crate::edge_client::{BodyRange, Protocol, RequestError, TarballRequest};
 use crate::fetch::{
     FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, digest_of, max_encoded_bytes,
@@ -55,66 +54,6 @@ struct Listed {
 struct Part {
     missing: Missing,
     bytes: BytesMut,
-}
-
-/// Missing frames, of which the first `written` parts are in an unnamed file without gaps.
-struct Spool {
-    missing: Vec<Missing>,
-    written: usize,
-    file: tokio::fs::File,
-}
-
-impl Spool {
-    fn new(plan: &Plan, incoming: &Path) -> Result<Self, FetchError> {
-        let file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?.into();
-        Ok(Self { missing: plan.missing.clone(), written: 0, file })
-    }
-
-    /// The file, from its start.
-    async fn reader(&self) -> io::Result<BufReader<File>> {
-        let mut file = self.file.try_clone().await?.into_std().await;
-        file.rewind()?;
-        Ok(BufReader::new(file))
-    }
-}
-
-/// The version to which an update by frames failed since the last one succeeded.
-#[derive(Default)]
-pub(super) struct FailedUpdate(Mutex<Option<Failed>>);
-
-struct Failed {
-    digest: TarballDigest,
-    /// The tarball is to be fetched whole.
-    is_final: bool,
-    /// What had arrived, for the next edge.
-    spool: Option<Spool>,
-}
-
-impl FailedUpdate {
-    fn lock(&self) -> MutexGuard<'_, Option<Failed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_final(&self, digest: TarballDigest) -> bool {
-        self.lock().as_ref().is_some_and(|failed| failed.digest == digest && failed.is_final)
-    }
-
-    fn clear(&self) {
-        *self.lock() = None;
-    }
-
-    /// Records a failure; whether the tarball is to be fetched whole: what passes is tried once more, of whatever version.
-    fn add(&self, digest: TarballDigest, passes: bool, spool: Option<Spool>) -> bool {
-        let mut failed = self.lock();
-        let is_final = !passes || failed.is_some();
-        *failed = Some(Failed { digest, is_final, spool: spool.filter(|_| !is_final) });
-        is_final
-    }
-
-    /// Takes what has arrived of these frames.
-    fn take(&self, missing: &[Missing]) -> Option<Spool> {
-        self.lock().as_mut()?.spool.take().filter(|spool| spool.missing == missing)
-    }
 }
 
 impl Poller {

@@ -9,6 +9,7 @@ mod batch_schedule;
 mod dictionary;
 mod error;
 mod events;
+mod failed_update;
 mod follower;
 mod frames;
 mod interrupted;
@@ -18,6 +19,7 @@ mod request;
 mod response_status;
 mod row;
 mod schedule;
+mod spool;
 
 pub(crate) use batch::{Batch, OLD};
 pub(crate) use batch_schedule::BatchSchedule;

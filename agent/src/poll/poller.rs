@@ -15,7 +15,7 @@ use weir_protocol::route::Route;
 use weir_release::{ReleaseRecord, ServiceDirectory, highest_credible};
 
 use super::error::{AllEdgesFailed, PollError};
-use super::frames::FailedUpdate;
+use super::failed_update::FailedUpdate;
 use super::interrupted::{DownloadLimits, Interrupted};
 use super::request::{EdgePoll, LocalState, PollResult, Version, Wanted};
 use super::response_status::{needs_problem_body, succeeded};

@@ -35,7 +35,6 @@ const MAX_LINES: usize = 500;
 
 /// Files that are longer, each with the reason.
 const LONG_FILES: &[(&str, &str)] = &[
-    ("agent/src/config.rs", "keys of the agent with their checks"),
     ("agent/src/roster.rs", "the poll layer waits for its redesign"),
     ("agent/tests/agent/edge.rs", "the scripted edge of the tests"),
     ("origin/src/publish/writer.rs", "one writer for a record"),
@@ -64,9 +63,6 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/store/src", &["object_writer", "objects"], "one type in two files"),
     ("origin/store/src/records", &["bucket", "engine", "proof"], "the engine is proved by writing"),
     ("agent/src", &["agent", "config", "edge_client", "fetch", "hook", "metrics", "observed", "poll", "readiness", "reload", "roster", "selection", "status", "verify"], "one crate; the poll layer waits for its redesign"),
-    ("agent/src", &["command_line", "doctor"], "doctor is a command that reads commands"),
-    ("agent/src/edge_client", &["h3", "response"], "one answer for three protocols"),
-    ("agent/src/poll", &["frames", "poller"], "one download in two files"),
 ];
 
 type ModulePath = Vec<String>;

@@ -1,0 +1,88 @@
+//! `[[service]]`: what is followed, and what runs at a switch.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use weir_protocol::name::ServiceName;
+use weir_protocol::name_glob::NameGlob;
+
+use super::hook::{HookCommand, SignalConfig, WebhookConfig};
+use super::{MAX_INTERVAL, MIN_INTERVAL};
+
+/// A service to follow, or services. With `services = "assigned"` only the hooks of what is assigned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// Name of the service at the edge, and of its folder in `root`; or a pattern with `*`, for all services of the edge that
+    /// match. The table with a service's own name decides on its hooks, then the first pattern that matches.
+    pub name: NameGlob,
+    /// Command, run in the new release before the switch. Unless it succeeds, nothing is switched.
+    #[serde(default)]
+    pub check: Option<HookCommand>,
+    /// Command, run in the new release after each switch: a string for `sh -c`, or a list for a program without a shell.
+    /// It runs at least once for each switch; make it idempotent. So do the other hooks, in the order of this table.
+    #[serde(default)]
+    pub exec: Option<HookCommand>,
+    /// File that is created, or gets the present time, after each switch.
+    #[serde(default)]
+    pub touch: Option<PathBuf>,
+    /// A signal to a process after each switch.
+    #[serde(default)]
+    pub signal: Option<SignalConfig>,
+    /// A request after each switch.
+    #[serde(default)]
+    pub webhook: Option<WebhookConfig>,
+}
+
+impl ServiceConfig {
+    /// A service without hooks.
+    pub fn new(name: &ServiceName) -> Self {
+        Self::of(name.as_str().parse().expect("a name is a pattern"))
+    }
+
+    /// The services that match a pattern, without hooks.
+    pub fn of(name: NameGlob) -> Self {
+        Self { name, check: None, exec: None, touch: None, signal: None, webhook: None }
+    }
+
+    /// The one service that is meant; `None`: a pattern.
+    pub(crate) fn service(&self) -> Option<ServiceName> {
+        self.name.as_str().parse().ok()
+    }
+
+    /// Whether something runs after each switch.
+    pub(crate) fn has_hook(&self) -> bool {
+        self.exec.is_some() || self.touch.is_some() || self.signal.is_some() || self.webhook.is_some()
+    }
+
+    /// A hash of what runs after each switch. Commands may contain secrets, and the hash is written to disk.
+    pub(crate) fn hooks_hash(&self) -> String {
+        let hooks = serde_json::to_vec(&(&self.exec, &self.touch, &self.signal, &self.webhook));
+        blake3::hash(&hooks.expect("hooks are plain data")).to_hex().to_string()
+    }
+
+    /// The paths that may be relative.
+    pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let pid_file = self.signal.as_mut().map(|signal| &mut signal.pid_file);
+        let ca = self.webhook.as_mut().and_then(|webhook| webhook.ca.as_mut());
+        [self.touch.as_mut(), pid_file, ca].into_iter().flatten()
+    }
+
+    /// The errors of its hooks.
+    pub(super) fn hook_errors(&self) -> Vec<String> {
+        let name = &self.name;
+        let mut errors = Vec::new();
+        for (key, command) in [("exec", &self.exec), ("check", &self.check)] {
+            if command.as_ref().is_some_and(HookCommand::is_empty) {
+                errors.push(format!("`{key}` of the service `{name}` is empty"));
+            }
+        }
+        if let Some(webhook) = &self.webhook {
+            errors.extend(webhook.error().map(|error| format!("`webhook.url` of the service `{name}`: {error}")));
+            if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&webhook.timeout) {
+                errors.push(format!("`webhook.timeout` of the service `{name}` is not between 1s and a year"));
+            }
+        }
+        errors
+    }
+}
