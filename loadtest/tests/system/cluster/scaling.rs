@@ -119,6 +119,67 @@ async fn rolling_restart() -> anyhow::Result<()> {
     conclude(site, &looking, &rules(), settled).await
 }
 
+/// How many repositories [`a_death_among_many`] has.
+const MANY: &str = "WEIR_REPOSITORIES";
+
+#[test]
+fn the_repositories_of_a_dead_owner_are_published_again() -> anyhow::Result<()> {
+    if !nightly() {
+        eprintln!(
+            "SKIPPED: a thousand repositories are cloned; WEIR_NIGHTLY=1 runs it, {MANY}=10000 with more of them"
+        );
+        return Ok(());
+    }
+    let parts: [Part<'_>; 1] = [("an owner of many dies", || on_machines(a_death_among_many()))];
+    isolated("cluster::scaling::the_repositories_of_a_dead_owner_are_published_again", &parts, false)
+}
+
+async fn a_death_among_many() -> anyhow::Result<()> {
+    let repositories = std::env::var(MANY).ok().map_or(Ok(1_000), |many| many.parse())?;
+    let ttl = Duration::from_secs(30);
+    let plan = Plan { engine: Kind::Etcd, ttl, poll_interval: ttl * 4, fresh: ttl, ..plan(repositories) };
+    let begun = Instant::now();
+    let Some(mut site) = Site::start(&plan).await? else { return Ok(()) };
+    until_settled(&site).await?;
+    until_quiet(&site, repositories, 3).await?;
+    println!("{repositories} repositories: all published after {:.0} s", begun.elapsed().as_secs_f64());
+    let (before, begun, killed) = (processor_time(&site).await?, Instant::now(), site.origins[0].name.clone());
+    site.origins[0].node.kill()?;
+    let deadline = begun + PATIENCE;
+    loop {
+        let owners = site.owners(repositories).await;
+        if owners.is_some_and(|owners| owners.values().all(|owner| *owner != killed)) {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "the others do not own everything");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let owned = begun.elapsed();
+    // A push to each is published by whoever owns it now.
+    let mut upstreams = std::mem::take(&mut site.upstreams);
+    upstreams.iter_mut().try_for_each(super::upstream::Upstream::push)?;
+    site.upstreams = upstreams;
+    until_settled(&site).await?;
+    let (after, published) = (processor_time(&site).await?, begun.elapsed());
+    println!(
+        "its repositories have an owner after {:.0} s; a push to each of all is published after {:.0} s, with {:.0} s of the \
+         processor at the two that are left",
+        owned.as_secs_f64(),
+        published.as_secs_f64(),
+        after - before
+    );
+    Ok(())
+}
+
+/// That of the origins which stay, in seconds.
+async fn processor_time(site: &Site) -> anyhow::Result<f64> {
+    let mut all = 0.0;
+    for origin in &site.origins[1..3] {
+        all += Metrics::read(origin.node.admin()).await?.sum("process_cpu_seconds_total", &[]);
+    }
+    Ok(all)
+}
+
 /// Waits until the mirror of each repository is stored as a bundle.
 pub(crate) async fn until_stored(site: &Site) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;

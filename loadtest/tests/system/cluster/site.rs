@@ -24,8 +24,8 @@ const ORIGIN_PORT: u16 = 7400;
 const EDGE_PORT: u16 = 7443;
 const ADMIN_PORT: u16 = 7490;
 
-/// The room of an origin's `data_dir`.
-const DISK: &str = "96m";
+/// The room of an origin's `data_dir`, in MiB. A mirror has about a tenth of one.
+const DISK: usize = 96;
 
 /// What a test wants.
 pub(crate) struct Plan {
@@ -104,7 +104,8 @@ impl Site {
                 certificates::write_origin(dir.path(), &name.parse()?, &hosts)?;
                 let data = dir.path().join(format!("{name}-data"));
                 fs::create_dir(&data)?;
-                sh(&format!("mount -t tmpfs -o size={DISK},mode=700 none {}", data.display()))?;
+                let size = DISK + plan.repositories / 2;
+                sh(&format!("mount -t tmpfs -o size={size}m,mode=700 none {}", data.display()))?;
                 let listen = SocketAddr::from((machine.address, ORIGIN_PORT));
                 let config = format!(
                     "name = \"{name}\"\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\ndata_dir = \"{name}-data\"\n\
