@@ -6,6 +6,7 @@
 //! `edge_api` answers edges.
 
 mod access;
+mod boot_clock;
 mod catalog;
 mod certificates;
 mod cluster;
@@ -15,6 +16,7 @@ mod diff;
 mod disk_watch;
 mod edge_api;
 mod event_log;
+mod families;
 mod fleet;
 mod last_seen;
 mod lost_definitions;
@@ -26,11 +28,13 @@ mod operator_api;
 mod publish;
 mod readiness;
 pub mod reconcile;
+mod record_engine;
 mod running;
 mod signing;
 mod status;
 mod stored_documents;
 mod tar_reader;
+mod validity;
 pub mod versions;
 pub mod webhook;
 
@@ -40,13 +44,13 @@ pub use catalog::fuzz_document;
 pub mod proof {
     pub use weir_store::proof::{Proof, ProofError};
 
-    pub use crate::cluster::prove;
+    pub use crate::record_engine::prove;
 }
 /// The records of a cluster, read without an origin.
 pub mod cluster_records {
     pub use crate::cluster::{ListedMember, ListedRepository, Listing, list};
 }
-pub use metrics::families;
+pub use families::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;
 pub use publish::verify;

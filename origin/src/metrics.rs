@@ -3,21 +3,10 @@
 
 use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_model::{Bounds, ServerClocks};
-use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families;
-use weir_runtime::metric_families::Family;
-use weir_runtime::serve::AccessLog;
 use weir_source::{PollFailure, SourceMetrics};
-use weir_store::StoreMetrics;
 
-use crate::catalog::CatalogMetrics;
-use crate::certificates::CertificateMetrics;
-use crate::cluster::{ClusterMetrics, NameMetrics};
 use crate::config::RetentionConfig;
-use crate::fleet::FleetMetrics;
-use crate::member_client::MemberMetrics;
-use crate::operator_api::OperatorMetrics;
-use crate::publish::PublishMetrics;
 
 metric_families! {
     /// The families of one origin that belong to no other component.
@@ -157,23 +146,6 @@ impl std::ops::Deref for Metrics {
 
 /// Results of polls.
 const POLL_RESULTS: [&str; 4] = ["changed", "unchanged", "failed", "timeout"];
-
-/// The table of an origin's families, for the reference.
-pub fn families() -> Vec<Family> {
-    let own = [
-        OriginMetrics::FAMILIES,
-        SourceMetrics::FAMILIES,
-        CatalogMetrics::FAMILIES,
-        PublishMetrics::FAMILIES,
-        StoreMetrics::FAMILIES,
-        ClusterMetrics::FAMILIES,
-        NameMetrics::FAMILIES,
-        FleetMetrics::FAMILIES,
-    ];
-    let of_listeners =
-        [OperatorMetrics::FAMILIES, CertificateMetrics::FAMILIES, BoundMetrics::FAMILIES, AccessLog::families()];
-    [own.concat(), of_listeners.concat(), MemberMetrics::FAMILIES.to_vec()].concat()
-}
 
 impl Metrics {
     /// Registers the families.

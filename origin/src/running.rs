@@ -29,8 +29,8 @@ use weir_store::{Objects, Records, StoreMetrics};
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
 use crate::cluster::{
-    self, Cluster, ClusterMetrics, Membership, MirrorSource, NameRecords, Parts, Replicas, ServiceNames, Validity,
-    digests, ensure_proved, open_records,
+    self, Cluster, ClusterMetrics, Membership, MirrorSource, NameRecords, Parts, Replicas, ServiceNames, digests,
+    ensure_proved,
 };
 use crate::config::{Config, RELOADABLE};
 use crate::edge_api::{EdgeApi, Events, InCluster};
@@ -45,7 +45,9 @@ use crate::operator_api::{Members, OperatorApi};
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
+use crate::record_engine::open_records;
 use crate::signing::Signer;
+use crate::validity::Validity;
 use crate::versions::Versions;
 use crate::{access, deltas, disk_watch, last_seen, status};
 

@@ -6,9 +6,9 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_store::{Objects, StoreMetrics};
 
 use crate::catalog::{Definitions, Documents};
-use crate::cluster::open_records;
 use crate::config::Config;
 use crate::publish::stored_definitions;
+use crate::record_engine::open_records;
 
 /// Problems of stored documents that an operator should know before an upgrade.
 #[derive(Debug, Default)]

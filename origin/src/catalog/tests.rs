@@ -13,12 +13,12 @@ use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
 use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
 
 use super::*;
-use crate::cluster::Validity;
 use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
 use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
+use crate::validity::Validity;
 
 /// Starts a catalog on an engine that may fail.
 async fn start(

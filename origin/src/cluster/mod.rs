@@ -5,7 +5,6 @@
 //! starts and stops what this origin does for a repository. `run.rs` and `proved.rs` are what it remembers in the data
 //! directory.
 
-mod boot_clock;
 mod digests;
 mod engine;
 mod listing;
@@ -14,14 +13,12 @@ mod mirrors;
 mod name_records;
 mod owner;
 mod proved;
-mod record_engine;
 mod replicas;
 mod run;
 mod secrets;
 mod service_names;
 mod status;
 mod task;
-mod validity;
 mod view;
 mod work;
 
@@ -41,15 +38,13 @@ pub(crate) use self::mirrors::Source as MirrorSource;
 pub(crate) use self::name_records::{NameMetrics, NameRecords};
 pub(crate) use self::owner::{Owner, owner};
 pub(crate) use self::proved::ensure_proved;
-pub(crate) use self::record_engine::open_records;
-pub use self::record_engine::prove;
 pub(crate) use self::replicas::{MAX_AGE, Replicas, Unreadable};
 pub(crate) use self::secrets::Secrets;
 pub(crate) use self::service_names::ServiceNames;
 pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
-pub(crate) use self::validity::Validity;
 pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
+use crate::validity::Validity;
 
 /// The handle of the cluster's task. Clones are cheap.
 #[derive(Clone)]

@@ -19,9 +19,9 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::metric_families;
 use weir_store::{Expect, PutOutcome, RecordKey, Records, Version};
 
-use super::Validity;
 use super::replicas::SharedRead;
 use crate::publish::{WritePace, unix_milliseconds};
+use crate::validity::Validity;
 
 const FORMAT: u32 = 1;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::record_engine::prove;
 use super::run::replace;
 use crate::catalog::version;
 use crate::config::{ClusterConfig, Config};
+use crate::record_engine::prove;
 use weir_store::proof::{Proof, ProofError};
 
 /// What was proved by this data directory. A proof takes about 220 requests, so it is not repeated at each start.

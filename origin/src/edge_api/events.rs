@@ -18,10 +18,10 @@ use weir_runtime::shutdown::Drain;
 use super::failure::Failure;
 use super::only_reads;
 use crate::catalog::Catalog;
-use crate::cluster::Validity;
 use crate::event_log::{EventLog, Read, Sequence};
 use crate::metrics::Metrics;
 use crate::publish::Retired;
+use crate::validity::Validity;
 
 /// The size of a part of a snapshot, in bytes.
 const PART_BYTES: usize = 64 << 10;

@@ -23,7 +23,8 @@ use crate::catalog::Catalog;
 use crate::cluster::{Cluster, Replicas};
 use crate::config::LimitsConfig;
 use crate::lost_definitions::LostDefinitions;
-use crate::member_api::{self, MemberApi};
+use crate::member_api::MemberApi;
+use crate::member_client;
 use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::publish::Publisher;
@@ -156,7 +157,7 @@ impl Handler for EdgeApi {
             (Err(failure), _) => failure.into_response(),
             (Ok(Identity { role: Role::Edge, .. }), _) => self.answer(request, &peer).await,
             (Ok(Identity { role: Role::Origin, name }), Some(InCluster { members, .. })) => {
-                match member_api::Route::parse(&path) {
+                match member_client::Route::parse(&path) {
                     Some(route) => {
                         let mut response = members.answer(route, request, name.clone()).await;
                         response.extensions_mut().insert(RequestFacts { route: Some("member"), ..facts });

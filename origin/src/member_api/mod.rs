@@ -1,7 +1,5 @@
 //! The requests of other origins of the cluster, on `listen`. Only certificates of origins open them.
 
-mod route;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +12,8 @@ use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::serve::{Body, RequestBody};
 
-pub(crate) use self::route::{CALLER, CLUSTER, Route, SECRET};
 use crate::cluster::{Cluster, Replicas, Unreadable};
-use crate::member_client::Readiness;
+use crate::member_client::{CALLER, CLUSTER, Readiness, Route, SECRET};
 use crate::operator_api::OperatorApi;
 use crate::publish::Publisher;
 

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_runtime::serve::BoxError;
 
-use crate::member_api::{CALLER, CLUSTER, SECRET};
+use super::route::{CALLER, CLUSTER, SECRET};
 
 /// What belongs to the connection of the client, or authenticates the client at this origin alone.
 const NOT_FORWARDED: [HeaderName; 13] = [

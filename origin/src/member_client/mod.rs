@@ -6,6 +6,7 @@
 mod error;
 mod forwarded;
 mod metrics;
+mod route;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -25,8 +26,8 @@ use weir_runtime::tls::{self, TlsError};
 pub(crate) use self::error::MemberError;
 use self::forwarded::AnswerBody;
 pub(crate) use self::metrics::MemberMetrics;
+pub(crate) use self::route::{CALLER, CLUSTER, Route, SECRET};
 use crate::config::TlsConfig;
-use crate::member_api::{CALLER, CLUSTER, Route, SECRET};
 use crate::metrics::Metrics;
 
 /// How long a member may take to answer a message, connecting included.

@@ -26,10 +26,10 @@ use super::row::unix_milliseconds;
 use super::store_identity::StoreIdentity;
 use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Shared};
-use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::event_log::EventLog;
 use crate::signing::Signer;
+use crate::validity::Validity;
 
 const CONCURRENT_LOADS: usize = 64;
 

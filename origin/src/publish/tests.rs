@@ -30,10 +30,10 @@ use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 
 use super::request::Outcome;
 use super::*;
-use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::event_log::{EventLog, Read};
 use crate::signing::Signer;
+use crate::validity::Validity;
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

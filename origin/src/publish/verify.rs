@@ -17,8 +17,8 @@ use super::load::{Loaded, load, without_record};
 use super::mark::{Mark, MarkedVersion};
 use super::page::Page;
 use super::record::RepositoryRecord;
-use crate::cluster::open_records;
 use crate::config::Config;
+use crate::record_engine::open_records;
 
 const CONCURRENT_READS: usize = 16;
 

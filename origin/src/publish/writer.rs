@@ -35,8 +35,8 @@ use super::record::RepositoryRecord;
 use super::row::{Definition, Row};
 use super::state_write::StateWriter;
 use super::write_pace::WritePace;
-use crate::cluster::Validity;
 use crate::event_log::EventLog;
+use crate::validity::Validity;
 
 /// The most queued changes of one repository; further callers wait.
 pub(super) const MAX_WAITING: usize = 256;

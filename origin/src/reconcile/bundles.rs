@@ -250,10 +250,10 @@ mod tests {
     use weir_source::{FetchProgress, PollRequest, UpstreamsConfig};
 
     use super::*;
-    use crate::cluster::Validity;
     use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
     use crate::event_log::EventLog;
     use crate::publish::{Options, PublishMetrics};
+    use crate::validity::Validity;
     use weir_model::{Bounds, ServerClocks};
     use weir_store::testing::FaultyEngine;
     use weir_store::{Records, StoreMetrics};

@@ -9,11 +9,12 @@ use super::build::BuildOptions;
 use super::limiter::Limiter;
 use super::part_sources::PartSources;
 use super::threads::Threads;
-use crate::cluster::{ServiceNames, Validity};
+use crate::cluster::ServiceNames;
 use crate::config::LimitsConfig;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::publish::Publisher;
+use crate::validity::Validity;
 
 /// The most concurrent resolutions of refs. Each reads a few small files, and takes a thread.
 const CONCURRENT_RESOLUTIONS: usize = 8;

@@ -17,8 +17,8 @@ use super::poll_permit::PollPermit;
 use super::poll_watchdog::{PollLimits, PollWatchdog};
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
-use crate::cluster::Validity;
 use crate::metrics::Metrics;
+use crate::validity::Validity;
 
 /// The interval of the watchdog, and of updates of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);

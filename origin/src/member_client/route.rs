@@ -52,7 +52,7 @@ impl<'p> Route<'p> {
     }
 
     /// Whether the path may be requested so.
-    pub(super) fn takes(&self, method: &Method) -> bool {
+    pub(crate) fn takes(&self, method: &Method) -> bool {
         matches!(self, Route::Forwarded(_)) || *method == Method::POST
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::boot_clock;
+use crate::boot_clock;
 
 /// How soon after it woke up the machine knows that a session has ended: timers do not count a suspension.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
