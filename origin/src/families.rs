@@ -8,10 +8,11 @@ use weir_store::StoreMetrics;
 
 use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
-use crate::cluster::{ClusterMetrics, NameMetrics};
+use crate::cluster::ClusterMetrics;
 use crate::fleet::FleetMetrics;
 use crate::member_client::MemberMetrics;
 use crate::metrics::OriginMetrics;
+use crate::names::NameMetrics;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
 

@@ -29,8 +29,7 @@ use weir_store::{Objects, Records, StoreMetrics};
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
 use crate::cluster::{
-    self, Cluster, ClusterMetrics, Membership, MirrorSource, NameRecords, Parts, Replicas, ServiceNames, digests,
-    ensure_proved,
+    self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, digests, ensure_proved,
 };
 use crate::config::{Config, RELOADABLE};
 use crate::edge_api::{EdgeApi, Events, InCluster};
@@ -40,6 +39,7 @@ use crate::lost_definitions::LostDefinitions;
 use crate::member_api::MemberApi;
 use crate::member_client::MemberClient;
 use crate::metrics::Metrics;
+use crate::names::{NameRecords, ServiceNames};
 use crate::observed::Observed;
 use crate::operator_api::{Members, OperatorApi};
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
@@ -157,7 +157,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     if let Some((joined, _)) = &joining {
         let client = Arc::new(MemberClient::new(&config.tls, publisher.cluster().as_ref(), &registry, &metrics)?);
         let records = NameRecords::new(records.clone(), validity.clone(), &registry, &metrics.bounds)?;
-        let names = ServiceNames::new(joined.clone(), publisher.clone(), records);
+        let names = ServiceNames::new(joined.agreement(), publisher.clone(), records);
         context = context.in_cluster(validity.clone(), names.clone());
         of_members = Some((client, names));
     }

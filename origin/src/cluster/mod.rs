@@ -10,13 +10,11 @@ mod engine;
 mod listing;
 mod metrics;
 mod mirrors;
-mod name_records;
 mod owner;
 mod proved;
 mod replicas;
 mod run;
 mod secrets;
-mod service_names;
 mod status;
 mod task;
 mod view;
@@ -35,12 +33,10 @@ pub(crate) use self::digests::digests;
 pub use self::listing::{ListedMember, ListedRepository, Listing, list};
 pub(crate) use self::metrics::ClusterMetrics;
 pub(crate) use self::mirrors::Source as MirrorSource;
-pub(crate) use self::name_records::{NameMetrics, NameRecords};
 pub(crate) use self::owner::{Owner, owner};
 pub(crate) use self::proved::ensure_proved;
 pub(crate) use self::replicas::{MAX_AGE, Replicas, Unreadable};
 pub(crate) use self::secrets::Secrets;
-pub(crate) use self::service_names::ServiceNames;
 pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
@@ -71,6 +67,12 @@ impl Cluster {
     /// The view, as it changes.
     pub(crate) fn follow(&self) -> watch::Receiver<Arc<View>> {
         self.view.clone()
+    }
+
+    /// Tells whether all members have the same configuration files now.
+    pub(crate) fn agreement(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let view = self.view.clone();
+        Arc::new(move || view.borrow().agree)
     }
 
     /// Until when this origin may act for what it owns.

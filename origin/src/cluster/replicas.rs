@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weir_protocol::name::RepositoryName;
 use weir_store::Version;
 
 use super::{Cluster, Owner, owner};
 use crate::catalog::Editor;
 use crate::publish::{PublishError, Publisher};
+use crate::shared_read::SharedRead;
 
 /// The greatest age of a copy that is used. It is read once for all that wait for it.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(1);
@@ -98,43 +98,6 @@ impl Replicas {
     /// Waits until the catalog shows what was read.
     async fn apply(&self) -> Result<(), Unreadable> {
         if self.editor.apply_reloads().await { Ok(()) } else { Err(Unreadable) }
-    }
-}
-
-/// A read that all share who need it at the same time.
-#[derive(Debug)]
-pub(super) struct SharedRead<T, E>(tokio::sync::Mutex<Option<LastRead<T, E>>>);
-
-#[derive(Debug)]
-struct LastRead<T, E> {
-    began: Instant,
-    ended: Instant,
-    result: Result<T, E>,
-}
-
-impl<T, E> Default for SharedRead<T, E> {
-    fn default() -> Self {
-        Self(tokio::sync::Mutex::default())
-    }
-}
-
-impl<T: Clone, E: Clone> SharedRead<T, E> {
-    /// Reads, or returns the result of a read that began at most `max_age` ago. Callers share a failure if they waited for
-    /// it.
-    pub(super) async fn run(&self, max_age: Duration, read: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        let asked = Instant::now();
-        let mut last = self.0.lock().await;
-        let is_shared = |last: &&LastRead<T, E>| match last.result {
-            Ok(_) => last.began + max_age >= asked,
-            Err(_) => last.ended >= asked,
-        };
-        if let Some(last) = last.as_ref().filter(is_shared) {
-            return last.result.clone();
-        }
-        let began = Instant::now();
-        let result = read.await;
-        *last = Some(LastRead { began, ended: Instant::now(), result: result.clone() });
-        result
     }
 }
 

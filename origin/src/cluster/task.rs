@@ -16,13 +16,12 @@ use weir_store::{RecordKey, Records, Version};
 
 use super::engine::Engine;
 use super::work::{self, Work};
-use super::{
-    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Secrets, ServiceNames, View, run,
-};
+use super::{Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Secrets, View, run};
 use crate::boot_clock;
 use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
 use crate::member_client::MemberClient;
+use crate::names::ServiceNames;
 use crate::publish::{Publisher, unix_milliseconds};
 use crate::validity::Validity;
 

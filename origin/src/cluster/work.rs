@@ -10,13 +10,14 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_ownership::{Digests, Event};
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::shutdown::Drain;
 use weir_store::{Listed, Version};
 
 use super::mirrors::{Coming, Mirrors};
-use super::{ClusterMetrics, MirrorSource, Order, ServiceNames};
-use crate::catalog::{Catalog, Editor};
+use super::{ClusterMetrics, MirrorSource, Order};
+use crate::catalog::{Catalog, Editor, Snapshot};
+use crate::names::ServiceNames;
 use crate::publish::{Publisher, TakeError};
 
 /// The pause before a repository is read again that could not be read.
@@ -182,7 +183,8 @@ impl Parts {
     async fn align(&self, repository: &RepositoryName) {
         let (mut agreed, mut aligned, mut max_age) = (self.agreed.clone(), None, NAMES_MAX_AGE);
         loop {
-            let settled = self.names.settle(repository, max_age, || self.catalog.snapshot()).await;
+            let settled =
+                self.names.settle(repository, max_age, |service| home(&self.catalog.snapshot(), service)).await;
             max_age = NAMES_MAX_AGE;
             let again = match settled {
                 Ok(true) => None,
@@ -218,7 +220,8 @@ impl Parts {
         for _ in 0..ALIGN_EVERY.as_secs() / LOOK_EVERY.as_secs() {
             sleep(LOOK_EVERY).await;
             // What was taken for a service that could not be defined blocks it for all other repositories.
-            if self.names.has_unused(repository, &self.catalog.snapshot()) {
+            let at = self.catalog.snapshot();
+            if self.names.has_unused(repository, |service| home(&at, service)) {
                 return false;
             }
         }
@@ -229,6 +232,11 @@ impl Parts {
         // The task ends first when the origin stops.
         let _ = self.queue.send(Order::Event(event)).await;
     }
+}
+
+/// The repository that defines a service.
+fn home(at: &Snapshot, service: &ServiceName) -> Option<RepositoryName> {
+    Some(at.definitions.services.get(service)?.document.repository().clone())
 }
 
 /// Waits until all members have the same configuration, and another one than this. `None`: the origin is stopping.

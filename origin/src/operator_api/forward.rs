@@ -19,8 +19,9 @@ use super::audit;
 use super::error::OperatorError;
 use super::route::Route;
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
-use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, ServiceNames, View};
+use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, View};
 use crate::member_client::{MemberClient, MemberError};
+use crate::names::ServiceNames;
 
 /// The longest wait until a new repository is owned.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(10);

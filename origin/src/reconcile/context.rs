@@ -9,10 +9,10 @@ use super::build::BuildOptions;
 use super::limiter::Limiter;
 use super::part_sources::PartSources;
 use super::threads::Threads;
-use crate::cluster::ServiceNames;
 use crate::config::LimitsConfig;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
+use crate::names::ServiceNames;
 use crate::publish::Publisher;
 use crate::validity::Validity;
 

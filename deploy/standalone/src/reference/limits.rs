@@ -73,8 +73,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |
 | an event stream whose reader takes nothing | {shared/runtime/src/serve/part_writer.rs PART_TIMEOUT} |  | the stream is ended |
 | changes of operators in progress | {origin/src/catalog/owner.rs QUEUE} | `edits` | 503 |
-| several origins: requests for names of services | {origin/src/cluster/name_records.rs MAX_CALLERS} | `name_requests` | they wait |
-| several origins: names records that are read or written at a time | {origin/src/cluster/name_records.rs CONCURRENT_BUCKETS} |  | they wait |
+| several origins: requests for names of services | {origin/src/names/name_records.rs MAX_CALLERS} | `name_requests` | they wait |
+| several origins: names records that are read or written at a time | {origin/src/names/name_records.rs CONCURRENT_BUCKETS} |  | they wait |
 | dry runs | `limits.concurrent_dry_runs` | `dry_runs` | 503 |
 | a dry run | {origin/src/operator_api/dry_run.rs DEADLINE} |  | 503 |
 | diffs | {origin/src/versions.rs CONCURRENT_DIFFS} | `diffs` | they wait 10 s, then 503 |

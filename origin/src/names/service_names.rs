@@ -10,9 +10,7 @@ use weir_ownership::{NameAnswer, NameChange, NameRequest};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
-use super::Cluster;
 use super::name_records::{NameRecords, NamesUnavailable};
-use crate::catalog::Snapshot;
 use crate::publish::{DefinitionChange, PublishError, Publisher};
 
 /// How often names are requested that another repository has, and the pause. After that the next poll requests them.
@@ -25,7 +23,8 @@ type Place = (RepositoryName, ServiceName);
 /// Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct ServiceNames {
-    cluster: Cluster,
+    /// Whether all members have the same configuration files now.
+    agree: Arc<dyn Fn() -> bool + Send + Sync>,
     publisher: Arc<Publisher>,
     records: NameRecords,
     in_use: Arc<Mutex<InUse>>,
@@ -77,8 +76,12 @@ impl From<NamesUnavailable> for PublishError {
 }
 
 impl ServiceNames {
-    pub(crate) fn new(cluster: Cluster, publisher: Arc<Publisher>, records: NameRecords) -> Self {
-        Self { cluster, publisher, records, in_use: Arc::default() }
+    pub(crate) fn new(
+        agree: Arc<dyn Fn() -> bool + Send + Sync>,
+        publisher: Arc<Publisher>,
+        records: NameRecords,
+    ) -> Self {
+        Self { agree, publisher, records, in_use: Arc::default() }
     }
 
     /// Begins an operator's request. `is_move`: it moves the service away from the repository.
@@ -111,7 +114,7 @@ impl ServiceNames {
         services: &[ServiceName],
     ) -> BTreeMap<ServiceName, PublishError> {
         let mut refused = BTreeMap::new();
-        let agree = self.cluster.view().agree;
+        let agree = (self.agree)();
         let mut unheld = self.publisher.unheld(repository, services);
         unheld.retain(|service| {
             let why = if lock(&self.in_use).is_moving(&(repository.clone(), service.clone())) {
@@ -279,16 +282,22 @@ impl ServiceNames {
         taken.retain(|_, names| !names.is_empty());
     }
 
-    /// Whether a name was taken here for an owned repository that neither has nor defines it.
-    pub(crate) fn has_unused(&self, repository: &RepositoryName, at: &Snapshot) -> bool {
-        let home = |name: &ServiceName| Some(at.definitions.services.get(name)?.document.repository());
-        let is_unused = |name: &ServiceName| home(name) != Some(repository) && !self.publisher.has(repository, name);
+    /// Whether a name was taken here for an owned repository that neither has nor defines it. `home`: the repository that
+    /// defines a service.
+    pub(crate) fn has_unused(
+        &self,
+        repository: &RepositoryName,
+        home: impl Fn(&ServiceName) -> Option<RepositoryName>,
+    ) -> bool {
+        let is_unused =
+            |name: &ServiceName| home(name).as_ref() != Some(repository) && !self.publisher.has(repository, name);
         lock(&self.in_use).taken.get(repository).is_some_and(|names| names.iter().any(is_unused))
     }
 
     /// Brings the names of an owned repository in line with its record and the definitions: passes on what the files have
     /// moved, takes what an earlier version published, withdraws what belongs elsewhere, and frees what is not used. Returns
     /// false if that is to be done again soon: the members do not have the same files. `max_age`: of what is read of all names.
+    /// `home`: the repository that defines a service now.
     ///
     /// # Errors
     /// The record or the names cannot be read or written.
@@ -296,12 +305,11 @@ impl ServiceNames {
         &self,
         repository: &RepositoryName,
         max_age: Duration,
-        at: impl Fn() -> Arc<Snapshot>,
+        home: impl Fn(&ServiceName) -> Option<RepositoryName>,
     ) -> Result<bool, PublishError> {
         let all = self.records.all(max_age).await?;
         let has_it = |service: &ServiceName| all.holder(service) == Some(repository);
         let is_elsewhere = |service: &ServiceName| all.holder(service).is_some_and(|by| by != repository);
-        let home = |service: &ServiceName| Some(at().definitions.services.get(service)?.document.repository().clone());
         let (mut moved, mut without) = (Vec::new(), Vec::new());
         for (service, is_withdrawn) in self.publisher.present(repository) {
             match home(&service).filter(|home| home != repository) {
@@ -312,7 +320,7 @@ impl ServiceNames {
                 None => {}
             }
         }
-        let is_complete = moved.is_empty() || self.cluster.view().agree;
+        let is_complete = moved.is_empty() || (self.agree)();
         if is_complete && !moved.is_empty() {
             self.pass_on(repository, moved).await?;
         }

@@ -19,8 +19,8 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::metric_families;
 use weir_store::{Expect, PutOutcome, RecordKey, Records, Version};
 
-use super::replicas::SharedRead;
 use crate::publish::{WritePace, unix_milliseconds};
+use crate::shared_read::SharedRead;
 use crate::validity::Validity;
 
 const FORMAT: u32 = 1;
