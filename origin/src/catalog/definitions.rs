@@ -7,7 +7,6 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
 use super::Map;
-use super::edit::Write;
 use super::raw_document::{RawDocument, Refused};
 use crate::publish::StoredDefinitions;
 
@@ -23,6 +22,15 @@ pub(crate) struct Defined<T> {
 pub(crate) struct Documents {
     pub(crate) repositories: Map<RepositoryName, RawDocument<RepositoryConfig>>,
     pub(crate) services: Map<ServiceName, RawDocument<ServiceConfig>>,
+}
+
+/// A change of the stored documents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Write {
+    PutRepository(Arc<RepositoryConfig>),
+    DeleteRepository(RepositoryName),
+    PutService(Arc<ServiceConfig>),
+    DeleteService(ServiceName),
 }
 
 impl Documents {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
 
-use super::definitions::{Defined, Definitions, version};
+use super::definitions::{Defined, Definitions, Write, version};
 use crate::config::LimitsConfig;
 
 /// A requested change. Each of its documents was validated on its own.
@@ -37,15 +37,6 @@ pub(crate) enum Matches {
     /// `*`: any version.
     Any,
     Versions(Vec<String>),
-}
-
-/// A change of the stored documents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Write {
-    PutRepository(Arc<RepositoryConfig>),
-    DeleteRepository(RepositoryName),
-    PutService(Arc<ServiceConfig>),
-    DeleteService(ServiceName),
 }
 
 /// An allowed edit: its outcome and its writes.

@@ -11,8 +11,8 @@ use tokio::time::sleep;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Snapshot;
-use super::definitions::Documents;
-use super::edit::{Decision, Edit, Outcome, Precondition, Refusal, Write};
+use super::definitions::{Documents, Write};
+use super::edit::{Decision, Edit, Outcome, Precondition, Refusal};
 use super::owner::{Owner, RETRY_AFTER};
 use super::reconcile::{Cause, ChangedNames, Unsettled};
 use super::storing::Plan;

@@ -12,8 +12,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
 use weir_source::{DefinedBy, Service, ServiceConfig, SourceKind};
 
-use super::definitions::{Definitions, Documents};
-use super::edit::Write;
+use super::definitions::{Definitions, Documents, Write};
 use super::edits::Written;
 use super::owner::Owner;
 use super::permitted::permitted;

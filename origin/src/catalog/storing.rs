@@ -2,8 +2,7 @@
 
 use weir_protocol::name::{RepositoryName, ServiceName};
 
-use super::definitions::Documents;
-use super::edit::Write;
+use super::definitions::{Documents, Write};
 use crate::publish::DefinitionChange;
 
 /// A change of one repository's record.

@@ -11,7 +11,6 @@ use weir_protocol::route::RouteError;
 use weir_runtime::operator_token::NotAdmitted;
 use weir_runtime::serve::{Body, RequestBodyError};
 
-use super::webhook::MAX_DELIVERIES_PER_SOURCE;
 use crate::catalog::{EditError, Refusal};
 use crate::cluster::Unreadable;
 use crate::fleet::FleetError;
@@ -86,8 +85,8 @@ pub(super) enum OperatorError {
     DeliveryRefused,
     #[error("Too many webhook deliveries are in progress.")]
     TooManyDeliveries,
-    #[error("Too many webhook deliveries from this address are in progress: at most {MAX_DELIVERIES_PER_SOURCE}.")]
-    TooManyDeliveriesOfSource,
+    #[error("Too many webhook deliveries from this address are in progress: at most {0}.")]
+    TooManyDeliveriesOfSource(usize),
     #[error("Too many changes, dry runs or forwarded requests are queued, or the origin is stopping.")]
     Busy,
     #[error("No origin owns repository `{0}` now: it is being handed over, or its owner has just stopped.")]
@@ -257,7 +256,7 @@ impl OperatorError {
             }
             Self::DryRunTooSlow(_)
             | Self::TooManyDeliveries
-            | Self::TooManyDeliveriesOfSource
+            | Self::TooManyDeliveriesOfSource(_)
             | Self::Busy
             | Self::OwnerUnreachable(..)
             | Self::OutcomeUnknown(..)
@@ -301,7 +300,7 @@ impl OperatorError {
             Self::DryRunTooSlow(_) => (S::SERVICE_UNAVAILABLE, "dry-run-too-slow", "The dry run took too long"),
             Self::Version(error) => version(error),
             Self::DeliveryRefused => (S::UNAUTHORIZED, "webhook-refused", "The delivery is refused"),
-            Self::TooManyDeliveries | Self::TooManyDeliveriesOfSource => {
+            Self::TooManyDeliveries | Self::TooManyDeliveriesOfSource(_) => {
                 (S::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once")
             }
             Self::Busy => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),

@@ -39,7 +39,7 @@ const MAX_DELIVERIES: usize = 48;
 const RESERVED_DELIVERIES: usize = 16;
 
 /// The most concurrent deliveries from one source address.
-pub(super) const MAX_DELIVERIES_PER_SOURCE: usize = 8;
+const MAX_DELIVERIES_PER_SOURCE: usize = 8;
 
 /// The shortest interval between two log lines on an unreadable secret.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -84,7 +84,7 @@ impl Webhooks {
     pub(super) fn admit(&self, provider: Provider, from: SocketAddr) -> Result<SourcePermit, OperatorError> {
         self.sources.admit(from).ok_or_else(|| {
             self.metrics.delivered(provider, "source_limited");
-            OperatorError::TooManyDeliveriesOfSource
+            OperatorError::TooManyDeliveriesOfSource(MAX_DELIVERIES_PER_SOURCE)
         })
     }
 
