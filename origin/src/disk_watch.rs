@@ -49,7 +49,7 @@ pub(crate) async fn start(
                 if has_changed {
                     match &problem {
                         Some(reason) => {
-                            tracing::warn!(reason, "the disk accepts no new data: nothing new is published");
+                            tracing::warn!(reason, "the disk accepts no new data: nothing is built or downloaded");
                         }
                         None => tracing::info!("the disk accepts new data again"),
                     }

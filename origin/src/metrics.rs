@@ -100,7 +100,7 @@ metric_families! {
             { reason: ["no_cursor", "cursor_unknown"] };
         /// Free bytes on the disk of `data_dir`, read every few seconds.
         pub(crate) disk_free_bytes: IntGauge = "weir_origin_disk_free_bytes";
-        /// 1 while `data_dir` can be written and its disk has `limits.min_free`. At 0 nothing new is published.
+        /// 1 while `data_dir` can be written and its disk has `limits.min_free`. At 0 nothing is built or downloaded.
         pub(crate) disk_usable: IntGauge = "weir_origin_disk_usable";
         /// The bounds of `[retention]`. 0 bytes: no such bound.
         retention_limit: IntGaugeVec = "weir_origin_retention_limit" { bound: ["versions", "age_seconds", "bytes"] };

@@ -45,7 +45,6 @@ struct Inner {
     metrics: PeerMetrics,
 }
 
-/// A response and the status of the cache, for `Cache-Status`.
 type Answer = Result<Response<Body>, Problem>;
 
 impl PeerApi {
