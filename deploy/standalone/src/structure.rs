@@ -52,8 +52,6 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/src/publish", &["draft", "mark", "mirror", "open", "ownership", "pending_change", "publisher", "retention", "writer"], "`impl Publisher` in ten files"),
     ("origin/src/reconcile", &["build", "bundles", "context", "handle", "lfs", "maintenance", "part_sources", "pipeline", "poll", "rebuild", "start", "steps", "worker"], "`impl Worker` in seven files"),
     ("origin/source/src", &["context", "git"], "the budget of memory is that of fetches of Git"),
-    ("origin/source/src", &["followed", "kind"], "a kind says which words it has, and what they mean"),
-    ("origin/source/src", &["endpoint", "http", "oci", "upstream"], "an upstream and how it is reached are not told apart"),
     ("origin/source/src/git/mirror", &["left_out", "listing", "protocol_session", "refs"], "one listing in four files"),
     ("origin/source/src/git/tree", &["contents", "walk"], "one walk in two files"),
     ("origin/store/src", &["metrics", "records"], "the engine is a label"),

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::{Address, Endpoint, Scheme};
-use super::followed::RefText;
 use super::helm::ChartName;
+use super::ref_text::RefText;
 
 /// The kind of a repository: `git`, `helm` or `oci`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

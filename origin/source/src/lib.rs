@@ -28,12 +28,15 @@ mod helm;
 mod http;
 mod interface;
 mod kind;
+mod layer_selector;
 mod metrics;
 mod oci;
 mod outside_program;
+mod platform_name;
 mod progress;
 mod range;
 mod redirects;
+mod ref_text;
 pub mod revision;
 mod runtime;
 mod secret;
@@ -42,6 +45,7 @@ mod shown;
 mod signatures;
 mod tree;
 mod upstream;
+mod user_info;
 
 #[cfg(feature = "fuzzing")]
 pub use archive::fuzz_archive;
@@ -55,7 +59,7 @@ pub(crate) use endpoint::{Address, SshAddress};
 pub use endpoint::{Endpoint, Scheme};
 pub use error::{NotAllowed, UpstreamError};
 pub use failure::{LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
-pub use followed::{Followed, RefText, RefTextError};
+pub use followed::Followed;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_upstream_words;
 pub use git::GitSource;
@@ -71,12 +75,14 @@ pub use helm::{ChartName, ChartNameError};
 pub(crate) use interface::RetainedRevisions;
 pub use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedServices};
 pub use kind::SourceKind;
+pub use layer_selector::{LayerOperation, LayerSelector};
 pub use metrics::SourceMetrics;
 #[cfg(feature = "fuzzing")]
 pub use oci::fuzz_registry_words;
-pub use oci::{LayerOperation, LayerSelector, PlatformName, PlatformNameError};
+pub use platform_name::{PlatformName, PlatformNameError};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
+pub use ref_text::{RefText, RefTextError};
 pub use service::{Condition, Lost, PartOf, Service, WithoutPin};
 pub use signatures::PublicKey;
 #[cfg(feature = "fuzzing")]
@@ -85,6 +91,6 @@ pub use tree::Tree;
 pub(crate) use upstream::{
     DEFAULT_MAX_ARTIFACT, DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR,
     DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_TAGS, DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE,
-    without_user_info,
 };
 pub use upstream::{DEFAULT_MAX_OBJECT, Upstream};
+pub(crate) use user_info::without_user_info;

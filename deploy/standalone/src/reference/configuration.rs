@@ -27,7 +27,7 @@ restart.
 const ACCESS_LOG: &str = "shared/runtime/src/serve/access_log/config.rs";
 
 /// `[repository.layer]`.
-const LAYER: &str = "origin/source/src/oci/selector.rs";
+const LAYER: &str = "origin/source/src/layer_selector.rs";
 
 /// The name in the reference of a type of the code.
 fn type_name(kind: &str) -> &'static str {

@@ -6,7 +6,7 @@ use std::io;
 use rustls::{AlertDescription, CertificateError};
 
 use super::super::error::{Server, UpstreamError};
-use super::super::upstream::without_user_info;
+use super::super::user_info::without_user_info;
 use super::session::UpstreamSession;
 
 /// The error for one of the HTTP client.

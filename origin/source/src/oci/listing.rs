@@ -10,11 +10,10 @@ use super::super::error::UpstreamError;
 use super::super::range::{VersionRange, parse_version};
 use super::artifact_ref::ArtifactRef;
 use super::manifest::{Document, Manifest};
-use super::platform::PlatformName;
 use super::registry::{Named, Registry, Resolved};
 use super::selection::{Layer, choose_layer, choose_manifest};
-use super::selector::LayerSelector;
 use super::{Failures, OciName, RegistryError};
+use crate::{LayerSelector, PlatformName};
 
 /// Which manifest and which layer a repository follows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -13,10 +13,8 @@ mod fuzz;
 mod link;
 mod listing;
 mod manifest;
-mod platform;
 mod registry;
 mod selection;
-mod selector;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -29,7 +27,5 @@ pub(crate) use error::{Failures, RegistryError, denied};
 pub use fuzz::fuzz_registry_words;
 pub(crate) use listing::{Artifact, Artifacts, Selector};
 pub(crate) use manifest::{Descriptor, Document, parse_digest};
-pub use platform::{PlatformName, PlatformNameError};
 pub(crate) use registry::{Named, Registry, Resolved, is_reference};
-pub use selector::{LayerOperation, LayerSelector};
 pub(crate) use token::Tokens;

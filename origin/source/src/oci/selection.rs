@@ -7,8 +7,7 @@ use weir_protocol::digest::Sha256;
 use super::super::archive::{Component, Layout};
 use super::super::shown::shown;
 use super::manifest::{Descriptor, Index, Manifest, Platform};
-use super::platform::PlatformName;
-use super::selector::{LayerOperation, LayerSelector};
+use crate::{LayerOperation, LayerSelector, PlatformName};
 
 /// The most names in a message, and the most characters of each.
 const MAX_SHOWN: usize = 8;
@@ -44,7 +43,9 @@ pub(super) fn choose_manifest(index: &Index, platform: Option<&PlatformName>) ->
         let (count, shown) = (index.manifests.len(), platforms(&images));
         return Err(format!("is an index of {count} manifests{shown}: set `platform`"));
     };
-    let fits = |image: &&&Descriptor| image.platform.as_ref().is_some_and(|it| platform.contains(it));
+    let fits = |image: &&&Descriptor| {
+        image.platform.as_ref().is_some_and(|it| platform.contains(&it.os, &it.architecture, &it.variant))
+    };
     let mut fitting: Vec<&Descriptor> = images.iter().filter(fits).copied().collect();
     let has_no_variant = |image: &&Descriptor| image.platform.as_ref().is_some_and(|it| it.variant.is_empty());
     // The one that has just this name, beside others with a variant of it.

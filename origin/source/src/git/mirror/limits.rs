@@ -12,7 +12,7 @@
 //! | memory of a git process | [`address_space`] | `quarantine.rs` | `ObjectTooLarge`, `CheckTooLarge` |
 //! | memory of all fetches | twice the largest [`address_space`] | `memory.rs` | none: they wait |
 //! | tags on tags | [`MAX_TAG_DEPTH`] | `peeling.rs` | `NotFollowed` |
-//! | silence | `stall_timeout` | `source/http/session.rs` | `Stalled` |
+//! | silence | `stall_timeout` | `http/session.rs` | `Stalled` |
 
 /// The average length of a ref in a listing, in bytes.
 pub(super) const BYTES_PER_REF: u64 = 256;

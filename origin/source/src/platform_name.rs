@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::manifest::Platform;
-
 /// `<os>/<architecture>[/<variant>]`: which image of an index is followed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlatformName {
@@ -52,10 +50,10 @@ impl PlatformName {
     }
 
     /// Whether an image is for it. Without a variant, any is.
-    pub(super) fn contains(&self, platform: &Platform) -> bool {
-        *self.os == *platform.os
-            && *self.architecture == *platform.architecture
-            && self.variant.as_deref().is_none_or(|variant| variant == platform.variant)
+    pub(super) fn contains(&self, os: &str, architecture: &str, variant: &str) -> bool {
+        *self.os == *os
+            && *self.architecture == *architecture
+            && self.variant.as_deref().is_none_or(|own| own == variant)
     }
 }
 
