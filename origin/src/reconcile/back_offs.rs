@@ -10,7 +10,7 @@ use weir_protocol::name::ServiceName;
 use weir_source::{RetryPolicy, ServiceFailure};
 use weir_tarball::ContentKey;
 
-use super::back_off::{back_off, bounded_retry_after, jittered};
+use weir_model::back_off::{back_off, bounded_retry_after, jittered};
 
 /// The last failed content of each service, while it must not be tried.
 #[derive(Debug, Default)]

@@ -13,11 +13,11 @@ use weir_protocol::revision_id::RevisionId;
 use weir_source::git::lfs::{LfsFile, LfsOid};
 use weir_source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, Service, ServiceFailure};
 
-use super::back_off::bounded_retry_after;
 use super::job::Job;
 use super::limiter::Kind;
 use super::pipeline::Pipeline;
 use super::state::WaitsFor;
+use weir_model::back_off::bounded_retry_after;
 
 /// The state shared by all LFS fetches of a repository.
 #[derive(Debug, Default)]

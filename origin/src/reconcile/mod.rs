@@ -3,13 +3,12 @@
 //!
 //! `start` starts a worker, and others use its `handle`. The handlers of its events: `poll_result`, `steps` (of a service),
 //! `service_result`, `lfs_state`, `rebuild` and `maintenance` (with `bundles`). The tasks that they start: `poll` (with `poll_watchdog` and
-//! `poll_permit`) and `pipeline` (with `lfs` and `build`). Times: `schedule`, `back_offs` and `back_off`. Limits: `limiter` and
+//! `poll_permit`) and `pipeline` (with `lfs` and `build`). Times: `schedule`, `back_offs`. Limits: `limiter` and
 //! `budget`. `preview` serves dry runs. `part_sources` joins the sources of composed services.
 //!
 //! Blocking work runs as a `job` on its own thread, with a deadline. A thread that ignores the deadline delays only its own
 //! repository.
 
-mod back_off;
 mod back_offs;
 mod budget;
 mod build;

@@ -4,12 +4,12 @@ use std::time::{Instant, SystemTime};
 
 use weir_source::LeftOutRef;
 
-use super::back_off::MAX_RETRY_AFTER;
 use super::job::Job;
 use super::poll::{PollResult, SuccessfulPoll};
 use super::service_states::Cause;
 use super::state::{Failure, Health, MAX_SHOWN_REFS, Phase};
 use super::worker::Worker;
+use weir_model::back_off::MAX_RETRY_AFTER;
 
 impl Worker {
     /// Records the result, marks services due and schedules the next poll.

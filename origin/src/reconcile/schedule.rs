@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::back_off::{back_off, bounded_retry_after, jittered};
+use weir_model::back_off::{back_off, bounded_retry_after, jittered};
 
 /// With more repositories than this, their first polls are spread.
 const SPREAD_ABOVE: usize = 20;
@@ -128,9 +128,9 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::super::back_off::MAX_RETRY_AFTER;
     use super::*;
     use proptest::prelude::*;
+    use weir_model::back_off::MAX_RETRY_AFTER;
 
     const MINUTE: Duration = Duration::from_secs(60);
     const MIN_INTERVAL: Duration = Duration::from_secs(1);

@@ -6,31 +6,31 @@ use std::time::Duration;
 const INITIAL_BACK_OFF: Duration = Duration::from_secs(5);
 
 /// The longest back-off.
-pub(super) const MAX_BACK_OFF: Duration = Duration::from_secs(30 * 60);
+pub const MAX_BACK_OFF: Duration = Duration::from_secs(30 * 60);
 
 /// A back-off is at most this many intervals.
 const MAX_BACK_OFF_INTERVALS: u32 = 10;
 
 /// The longest `Retry-After` that is respected.
-pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// The jitter of delays, so that repositories and origins do not retry at the same time.
 const JITTER: f64 = 0.1;
 
 /// The back-off after this many consecutive failures (at least 1) of an operation with this interval.
-pub(super) fn back_off(interval: Duration, failures: u32) -> Duration {
+pub fn back_off(interval: Duration, failures: u32) -> Duration {
     let doublings = (failures - 1).min(20);
     let max = (interval * MAX_BACK_OFF_INTERVALS).min(MAX_BACK_OFF);
     interval.min(INITIAL_BACK_OFF).saturating_mul(1 << doublings).min(max)
 }
 
 /// A delay with jitter.
-pub(super) fn jittered(delay: Duration, chance: f64) -> Duration {
+pub fn jittered(delay: Duration, chance: f64) -> Duration {
     delay.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
 }
 
 /// A `Retry-After` within its bound. Jitter only makes it longer.
-pub(super) fn bounded_retry_after(retry_after: Duration, chance: f64) -> Duration {
+pub fn bounded_retry_after(retry_after: Duration, chance: f64) -> Duration {
     retry_after.min(MAX_RETRY_AFTER).mul_f64(1.0 + JITTER * chance)
 }
 
