@@ -18,9 +18,10 @@ use weir_runtime::serve::HttpMetrics;
 use weir_runtime::shutdown::Drain;
 
 use crate::config::{Config, ServiceConfig};
-use crate::edge_client::{EdgeClient, Edges};
+use crate::edge_client::{EdgeClient, Edges, register_edges};
+use crate::freshness_monitor::Monitor;
 use crate::hook::{Check, Hook};
-use crate::metrics::{Metrics, register_edges, unix_seconds};
+use crate::metrics::{Metrics, unix_seconds};
 use crate::observed::Observer;
 use crate::poll::{Batch, BatchSchedule, Command, DownloadLimits, EventStream, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
@@ -28,7 +29,7 @@ use crate::reload::{self, Reloader};
 use crate::roster::{Roster, Service, Services, followed_before};
 use crate::status::ServiceStatus;
 use crate::supervise::supervise;
-use crate::verify::{Monitor, Trust};
+use crate::verify::Trust;
 
 /// The most queued commands per service; more would repeat the same.
 const MAX_COMMANDS: usize = 8;

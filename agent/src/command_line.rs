@@ -11,8 +11,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_runtime::config::{ConfigError, duration, parse_address};
 
-use crate::config::{Config, HttpMode, ServiceConfig, ServiceList};
-use crate::edge_client::EdgeUrl;
+use crate::config::{Config, EdgeUrl, HttpMode, ServiceConfig, ServiceList};
 use crate::pin_command::{RollbackArgs, UnpinArgs};
 
 const EXAMPLES: &str = "\

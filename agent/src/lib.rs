@@ -18,6 +18,7 @@ pub mod config;
 pub mod doctor;
 mod edge_client;
 mod fetch;
+mod freshness_monitor;
 mod hook;
 mod metrics;
 mod observed;
@@ -35,9 +36,17 @@ mod verify;
 
 pub use agent::{Running, start, start_once};
 pub use config::Config;
-pub use edge_client::{EdgeUrl, EdgeUrlError, Protocol};
-pub use metrics::families;
+pub use config::{EdgeUrl, EdgeUrlError};
+pub use edge_client::Protocol;
 pub use once::{DEFAULT_ONCE_TIMEOUT, OnceError, once};
 pub use status::{Pinned, Release, ServiceStatus};
 pub use verify::Assessment;
 pub use weir_release::{ReleaseName, ReleaseNameError};
+
+use weir_runtime::metric_families::Family;
+
+/// The table of an agent's families of metrics, for the reference.
+pub fn families() -> Vec<Family> {
+    use metrics::{AgentMetrics, GenerationMetrics};
+    [AgentMetrics::FAMILIES, edge_client::EdgeMetrics::FAMILIES, GenerationMetrics::FAMILIES].concat()
+}

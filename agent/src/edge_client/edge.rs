@@ -16,7 +16,6 @@ use weir_protocol::route::Route as Path;
 use weir_runtime::http_client::{ClientOptions, NameLookup};
 
 use super::body_range::BodyRange;
-use super::edge_url::EdgeUrl;
 use super::error::RequestError;
 use super::h2::Http2;
 use super::h3::Http3;
@@ -25,6 +24,7 @@ use super::http3_state::Http3State;
 use super::protocol_selector::{ProtocolSelector, Protocols};
 use super::response::Response;
 use super::token_file::TokenFile;
+use crate::config::EdgeUrl;
 use crate::config::{Config, HttpMode};
 use crate::metrics::Metrics;
 use crate::phase::phase;
@@ -219,7 +219,7 @@ impl Edge {
             },
         };
         if let Ok(response) = &answer {
-            self.metrics.answered(response.protocol);
+            self.metrics.answered(response.protocol.as_str());
             if let Some(instance) = response.headers.get("weir-edge-instance") {
                 *self.instance.lock().unwrap_or_else(PoisonError::into_inner) = Some(instance.clone());
             }

@@ -8,9 +8,9 @@ use weir_runtime::http_client::NameLookup;
 use weir_runtime::tls;
 
 use super::edge::Edge;
-use super::edge_url::EdgeUrl;
 use super::preference::{Preference, ordered};
 use crate::config::Config;
+use crate::config::EdgeUrl;
 use crate::metrics::Metrics;
 
 /// The edges that a configuration names. All that asks them shares the preference.

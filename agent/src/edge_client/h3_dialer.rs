@@ -12,8 +12,8 @@ use rustls::ClientConfig;
 use weir_runtime::http_client::NameLookup;
 use weir_runtime::udp;
 
-use super::edge_url::EdgeUrl;
 use super::error::{RequestError, chain};
+use crate::config::EdgeUrl;
 
 /// The idle timeout of a connection; longer than the poll interval.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(120);

@@ -3,9 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::edge_url::EdgeUrl;
 use super::error::RequestError;
 use super::protocol_selector::{Change, ProtocolSelector, Protocols};
+use crate::config::EdgeUrl;
 
 pub(super) struct Http3State {
     url: EdgeUrl,

@@ -2,7 +2,6 @@
 
 mod body_range;
 mod edge;
-mod edge_url;
 mod edges;
 mod error;
 mod h2;
@@ -10,6 +9,7 @@ mod h3;
 mod h3_dialer;
 mod h3_stream;
 mod http3_state;
+mod metrics;
 mod preference;
 mod protocol_selector;
 mod response;
@@ -23,9 +23,9 @@ use tokio::sync::watch;
 
 pub(crate) use body_range::BodyRange;
 pub(crate) use edge::{Edge, TarballRequest};
-pub use edge_url::{EdgeUrl, EdgeUrlError};
 pub(crate) use edges::Edges;
 pub(crate) use error::RequestError;
+pub(crate) use metrics::{EdgeMetrics, register as register_edges};
 pub use response::Protocol;
 pub(crate) use response::{Response, ResponseBody};
 

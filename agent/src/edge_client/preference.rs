@@ -6,8 +6,8 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use super::edge_url::EdgeUrl;
 use crate::config::EdgeOrder;
+use crate::config::EdgeUrl;
 
 /// The longest back-off, as a multiple of the configured interval.
 const MAX_BACKOFF_FACTOR: u32 = 10;

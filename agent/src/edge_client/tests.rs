@@ -80,7 +80,7 @@ async fn an_old_connection_is_replaced_by_one_to_the_name_s_new_address() {
                 break port;
             }
         };
-        let url: super::EdgeUrl = format!("https://edge.invalid:{port}").parse().unwrap();
+        let url: crate::config::EdgeUrl = format!("https://edge.invalid:{port}").parse().unwrap();
         let mut config = Config::new(vec![url.clone()], dir.path().join("ca.pem"), "root");
         (config.http, config.max_connection_age) = (http, Duration::from_secs(1));
         config.h3_connect_timeout = Duration::from_secs(1);

@@ -1,6 +1,5 @@
 //! The metrics of an agent: aggregated over all services, or per service with `metrics_by_service`.
 
-mod edge_collector;
 mod service_gauge;
 
 use std::sync::Arc;
@@ -10,21 +9,51 @@ use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Reg
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::TransferKind;
 use weir_runtime::metric_families;
-use weir_runtime::metric_families::Family;
 
-use self::edge_collector::EdgeMetrics;
-pub(crate) use self::edge_collector::register as register_edges;
 pub(crate) use self::service_gauge::ServiceGauge;
 use self::service_gauge::ServiceGauges;
-use crate::edge_client::Protocol;
-use crate::poll::PollError;
-use crate::verify::ProofError;
 
 /// The label that `metrics_by_service` adds.
 const SERVICE: &str = "service";
 
 /// The kinds of events, as on the wire.
 const EVENTS: [&str; 6] = ["changed", "assigned", "unassigned", "upstream", "heartbeat", "resync"];
+
+/// The kinds of errors of polls, and of a panic.
+pub(crate) const ERROR_KINDS: [&str; 18] = [
+    "connect",
+    "certificate",
+    "silent",
+    "slow",
+    "closed",
+    "broken",
+    "token",
+    "status",
+    "unauthorized",
+    "answer",
+    "generation",
+    "signature",
+    "verify",
+    "too_large",
+    "disk",
+    "unpack",
+    "check",
+    "panic",
+];
+
+/// Why a publication or a freshness statement proves nothing.
+pub(crate) const PROOF_FAILURES: [&str; 10] = [
+    "no_keys",
+    "malformed",
+    "unsigned",
+    "signature",
+    "service",
+    "selector",
+    "digest",
+    "generation",
+    "future",
+    "replayed",
+];
 
 /// The results of a hook.
 const HOOK_RESULTS: [&str; 4] = ["success", "failure", "timeout", "error"];
@@ -58,7 +87,7 @@ metric_families! {
         requests: IntCounterVec = "weir_agent_requests_total" { protocol: ["h3", "h2"] };
         /// Failed attempts at one edge; the poll may succeed at the next edge. `token`: the token's file cannot be used.
         /// `panic`: a bug, please report it.
-        errors: IntCounterVec = "weir_agent_errors_total" { kind: PollError::KINDS };
+        errors: IntCounterVec = "weir_agent_errors_total" { kind: ERROR_KINDS };
         /// Bytes of tarballs as they were received: of whole bodies, of deltas, or of frames that the release on disk lacked, with
         /// their manifests.
         fetched_bytes: IntCounterVec = "weir_agent_fetched_bytes_total" { kind: TransferKind::LABELS };
@@ -106,7 +135,7 @@ metric_families! {
         /// Services whose current release waits for its hooks.
         hook_pending: GaugeVec = "weir_agent_hook_pending" { service };
         /// Publications and freshness statements that were rejected, because they do not satisfy `trust`.
-        proof_failures: IntCounterVec = "weir_agent_proof_failures_total" { service, reason: ProofError::REASONS };
+        proof_failures: IntCounterVec = "weir_agent_proof_failures_total" { service, reason: PROOF_FAILURES };
         /// The signed time at which the release was last proved to be current, in Unix seconds; the oldest of all services
         /// with `trust`. 0: one was never proved.
         proof_current_at: GaugeVec = "weir_agent_proof_current_timestamp_seconds" { service };
@@ -134,11 +163,6 @@ metric_families! {
         /// Generation of the current release. Only with `metrics_by_service`.
         generation: IntGaugeVec = "weir_agent_generation" { service };
     }
-}
-
-/// The table of an agent's families, for the reference.
-pub fn families() -> Vec<Family> {
-    [AgentMetrics::FAMILIES, EdgeMetrics::FAMILIES, GenerationMetrics::FAMILIES].concat()
 }
 
 /// An agent's metrics. Clones share them.
@@ -203,8 +227,8 @@ impl Metrics {
     }
 
     /// An edge answered.
-    pub(crate) fn answered(&self, protocol: Protocol) {
-        self.requests.with_label_values(&[protocol.as_str()]).inc();
+    pub(crate) fn answered(&self, protocol: &str) {
+        self.requests.with_label_values(&[protocol]).inc();
     }
 
     /// An edge sent a delta.
@@ -255,7 +279,7 @@ impl Metrics {
 
     /// An attempt at an edge failed.
     pub(crate) fn attempt_failed(&self, kind: &str) {
-        debug_assert!(PollError::KINDS.contains(&kind), "{kind}");
+        debug_assert!(ERROR_KINDS.contains(&kind), "{kind}");
         self.errors.with_label_values(&[kind]).inc();
     }
 
@@ -291,7 +315,7 @@ impl Metrics {
             current_at: self.proof_current_at.of(service),
             degraded: self.proof_degraded.of(service),
             upstream_unreachable: self.upstream_unreachable(service),
-            failures: ProofError::REASONS
+            failures: PROOF_FAILURES
                 .map(|reason| (reason, self.counter_of(&self.proof_failures, service, Some(reason))))
                 .into(),
         }

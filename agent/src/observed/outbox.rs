@@ -7,7 +7,7 @@ use http::HeaderValue;
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::{MAX_MESSAGE_BYTES, Row};
 
-use crate::edge_client::EdgeUrl;
+use crate::config::EdgeUrl;
 
 /// The most bytes of the rows of a message: instance, version and labels need less than the rest.
 const MAX_ROWS_BYTES: usize = MAX_MESSAGE_BYTES - (128 << 10);

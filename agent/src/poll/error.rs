@@ -8,7 +8,8 @@ use weir_protocol::observed::ProblemKind;
 use weir_protocol::request_id::RequestId;
 use weir_release::{ReleaseError, TarError};
 
-use crate::edge_client::{EdgeUrl, RequestError};
+use crate::config::EdgeUrl;
+use crate::edge_client::RequestError;
 use crate::fetch::{FetchError, InvalidHeader};
 use crate::verify::ProofError;
 
@@ -124,28 +125,7 @@ fn hint(status: StatusCode) -> &'static str {
 }
 
 impl PollError {
-    /// All values of [`kind`](Self::kind), and that of a panic.
-    pub(crate) const KINDS: [&str; 18] = [
-        "connect",
-        "certificate",
-        "silent",
-        "slow",
-        "closed",
-        "broken",
-        "token",
-        "status",
-        "unauthorized",
-        "answer",
-        "generation",
-        "signature",
-        "verify",
-        "too_large",
-        "disk",
-        "unpack",
-        "check",
-        "panic",
-    ];
-
+    /// One of [`ERROR_KINDS`](crate::metrics::ERROR_KINDS).
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => error.kind(),

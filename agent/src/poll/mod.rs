@@ -23,7 +23,6 @@ mod spool;
 
 pub(crate) use batch::{Batch, OLD};
 pub(crate) use batch_schedule::BatchSchedule;
-pub(crate) use error::PollError;
 pub(crate) use events::EventStream;
 pub(crate) use follower::{Command, Follower, release_of};
 pub(crate) use interrupted::DownloadLimits;

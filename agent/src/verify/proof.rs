@@ -76,7 +76,7 @@ pub(crate) enum StatementError {
 }
 
 impl StatementError {
-    /// The value of a metric's label, one of [`ProofError::REASONS`](super::ProofError::REASONS).
+    /// The value of a metric's label, one of [`PROOF_FAILURES`](crate::metrics::PROOF_FAILURES).
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NotTrusted => "signature",

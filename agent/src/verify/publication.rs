@@ -49,21 +49,7 @@ pub(crate) enum ProofError {
 }
 
 impl ProofError {
-    /// All values of [`reason`](Self::reason), and those of statements.
-    pub(crate) const REASONS: [&str; 10] = [
-        "no_keys",
-        "malformed",
-        "unsigned",
-        "signature",
-        "service",
-        "selector",
-        "digest",
-        "generation",
-        "future",
-        "replayed",
-    ];
-
-    /// The value of a metric's label.
+    /// One of [`PROOF_FAILURES`](crate::metrics::PROOF_FAILURES).
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NoKeys => "no_keys",

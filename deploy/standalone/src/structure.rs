@@ -57,7 +57,7 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/store/src", &["metrics", "records"], "the engine is a label"),
     ("origin/store/src", &["object_writer", "objects"], "one type in two files"),
     ("origin/store/src/records", &["bucket", "engine", "proof"], "the engine is proved by writing"),
-    ("agent/src", &["agent", "config", "edge_client", "fetch", "hook", "metrics", "observed", "poll", "readiness", "reload", "roster", "selection", "status", "verify"], "one crate; the poll layer waits for its redesign"),
+    ("agent/src", &["agent", "observed", "poll", "readiness", "reload", "roster"], "the roster begins polls, which tell it what to begin; it waits for the redesign of the poll layer"),
 ];
 
 type ModulePath = Vec<String>;

@@ -7,7 +7,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Registry};
 use weir_runtime::metric_families;
 
-use crate::edge_client::EdgeClient;
+use super::EdgeClient;
 
 metric_families! {
     /// The families of edges.

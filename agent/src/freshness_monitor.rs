@@ -13,13 +13,12 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route;
 use weir_runtime::shutdown::Drain;
 
-use super::Trust;
-use super::proof::{Proof, StatementError};
 use crate::edge_client::{Edge, EdgeClient};
 use crate::fetch::problem_detail;
 use crate::metrics::{ProofMetrics, unix_seconds};
 use crate::status::ServiceStatus;
 use crate::supervise::Task;
+use crate::verify::{Proof, StatementError, Trust};
 
 /// The time between two requests for the same service, ±10 %.
 const INTERVAL: Duration = Duration::from_secs(60);
