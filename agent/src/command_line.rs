@@ -32,7 +32,7 @@ Examples:
 
 The command gets WEIR_SERVICE, WEIR_RELEASE, WEIR_DIGEST, WEIR_REVISION, WEIR_COMMIT, WEIR_VERSION, the last four of the
 previous release too with WEIR_PREVIOUS_, and WEIR_CHANGES: a file with the changed paths.
-Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_agent=debug; WEIR_LOG_FORMAT=text or json.";
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir=debug; WEIR_LOG_FORMAT=text or json.";
 
 /// Follow services of a Weir edge and keep verified releases of them on disk
 ///

@@ -39,7 +39,7 @@ Examples:
 SIGTERM drains: requests in flight are finished. Changed certificates and keys are reloaded within
 seconds, on SIGHUP at once, without closing connections. SIGHUP also reads the configuration: keys and
 deny of [auth] apply at once, and the log names the changed keys that need a restart.
-Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_edge=debug; WEIR_LOG_FORMAT=text or json.";
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-edge";
 

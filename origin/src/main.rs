@@ -60,7 +60,7 @@ Examples:
 
 SIGTERM drains: requests in flight are finished. SIGHUP reloads certificates, and the repositories and services of the
 file. /livez, /readyz, /metrics and /status are on `admin_listen`.
-Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-origin";
 

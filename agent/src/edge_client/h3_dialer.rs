@@ -19,7 +19,7 @@ use crate::config::EdgeUrl;
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(120);
 
 /// Keeps NAT mappings alive, and finds out that an edge was restarted: it answers with a stateless reset.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(8);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(6);
 
 /// How long a name may be looked up.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);

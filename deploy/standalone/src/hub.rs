@@ -18,7 +18,7 @@ Examples:
 
 SIGTERM hands the repositories over to other origins, then finishes requests in flight. SIGHUP reads both files
 again: certificates, the repositories and services of origin.toml, and the keys and deny files of edge.toml.
-Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir=debug; WEIR_LOG_FORMAT=text or json.";
 
 #[derive(Debug, Args)]
 pub(crate) struct HubArguments {

@@ -224,7 +224,7 @@ fn a_failed_start_logs_one_line_with_the_reason() {
     let run = |more: &str| {
         let file = home.write_config(more);
         let mut origin = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
-        origin.env("RUST_BACKTRACE", "1").env("WEIR_LOG", "weir_origin=info").arg("--config");
+        origin.env("RUST_BACKTRACE", "1").env("WEIR_LOG", "weir=info").arg("--config");
         let run = origin.arg(file).output().unwrap();
         let output = String::from_utf8(run.stderr).unwrap();
         let last: Value = serde_json::from_str(output.lines().last().unwrap()).expect(&output);

@@ -8,7 +8,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-/// The environment variable that chooses what is logged: `debug`, or `info,weir_edge=debug`.
+/// The environment variable that chooses what is logged: `debug`, or `info,weir=debug`.
 pub const LOG_VARIABLE: &str = "WEIR_LOG";
 
 /// The environment variable that chooses the format of the log: `text` or `json`.
@@ -51,7 +51,7 @@ impl LogFormat {
 pub fn init_logs(default_filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let text = env::var(LOG_VARIABLE).unwrap_or_else(|_| default_filter.to_owned());
     let filter: Targets = text.parse().map_err(|error| {
-        anyhow::anyhow!("{LOG_VARIABLE}=`{text}` is not a filter such as `info,weir_edge=debug`: {error}")
+        anyhow::anyhow!("{LOG_VARIABLE}=`{text}` is not a filter such as `info,weir=debug`: {error}")
     })?;
     let layer = match format.or_environment()? {
         LogFormat::Text => {

@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: UpArguments) -> anyhow::Result<()> {
     // Publications and switches are on standard output, so the log has only failures and the output of --exec. An empty store,
     // and an agent that polls before the first publication, are not worth a line.
     telemetry::init_logs(
-        "error,weir_origin::reconcile=warn,weir_origin::service=warn,weir_agent::hook=info",
+        "error,weir_origin::reconcile=warn,weir_source::service=warn,weir_agent::hook=info",
         LogFormat::Text,
     )?;
     tokio::runtime::Runtime::new()?.block_on(serve(arguments))

@@ -150,6 +150,8 @@ fn once_fails_with_the_reason_of_the_repository() -> anyhow::Result<()> {
         let error = String::from_utf8_lossy(&run.stderr);
         assert_eq!(run.status.code(), Some(1), "{arguments:?}: {error}");
         assert!(error.contains(reason), "{arguments:?}: {error}");
+        let is_logged = ["no-such-branch", "no/such/folder"].contains(&reason);
+        assert_eq!(error.contains("the service cannot follow its ref"), is_logged, "{arguments:?}: {error}");
         let out = String::from_utf8_lossy(&run.stdout);
         assert!(!out.contains(error.trim_start_matches("weir: ").trim()), "it is reported once: {out}");
     }

@@ -80,7 +80,7 @@ fn ownership_holds_whatever_goes_wrong() {
                 total.deleted_nodes += report.deleted_nodes;
             }
             Err((step, violation)) => panic!(
-                "seed {seed}, step {step}: {violation}\nreplay: {REPLAY}={seed} cargo test -p weir-origin --lib \
+                "seed {seed}, step {step}: {violation}\nreplay: {REPLAY}={seed} cargo test -p weir-ownership --lib \
                  ownership_holds -- --nocapture"
             ),
         }

@@ -121,13 +121,13 @@ pub enum RequestBodyError {
 
 impl From<RequestBodyError> for Problem {
     fn from(error: RequestBodyError) -> Self {
-        let detail = format!("{error}.");
         match error {
-            RequestBodyError::TooLong(_) => {
+            RequestBodyError::TooLong(limit) => {
+                let detail = format!("The request's body may have at most {limit} bytes.");
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The request is too large", detail)
             }
             RequestBodyError::TooSlow => Self::body_too_slow(),
-            RequestBodyError::BrokeOff => Self::malformed(detail),
+            RequestBodyError::BrokeOff => Self::malformed(format!("{error}.")),
         }
     }
 }
