@@ -1,6 +1,5 @@
 //! The configuration of an agent: `agent.toml`, flags and environment variables.
 
-mod edge_url;
 mod hook;
 mod service;
 
@@ -17,9 +16,9 @@ use weir_runtime::config::{self, ConfigError, duration, size};
 use weir_runtime::host_name::host_name;
 use weir_runtime::http_client::ProxyUrl;
 
-pub use self::edge_url::{EdgeUrl, EdgeUrlError};
 pub use self::hook::{HookCommand, SignalConfig, SignalName, WebhookConfig};
 pub use self::service::ServiceConfig;
+pub use crate::edge_url::EdgeUrl;
 
 /// The shortest interval that is accepted for polls and refreshes.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);

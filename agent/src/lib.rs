@@ -17,6 +17,7 @@ pub mod command_line;
 pub mod config;
 pub mod doctor;
 mod edge_client;
+mod edge_url;
 mod fetch;
 mod freshness_monitor;
 mod hook;
@@ -36,8 +37,8 @@ mod verify;
 
 pub use agent::{Running, start, start_once};
 pub use config::Config;
-pub use config::{EdgeUrl, EdgeUrlError};
 pub use edge_client::Protocol;
+pub use edge_url::{EdgeUrl, EdgeUrlError};
 pub use once::{DEFAULT_ONCE_TIMEOUT, OnceError, once};
 pub use status::{Pinned, Release, ServiceStatus};
 pub use verify::Assessment;
