@@ -1,7 +1,7 @@
 //! The origin: mirrors Git repositories and publishes their folders as tarballs. Begin at [`start`], which composes
 //! all parts.
 //!
-//! The path of a commit: [`reconcile`] polls, [`source`] fetches, resolves the commit and tree of each service and reads
+//! The path of a commit: [`reconcile`] polls, `weir_source` fetches, resolves the commit and tree of each service and reads
 //! its contents, `weir_tarball` builds them, `publish` puts objects into `weir_store` and makes the publication visible, and
 //! `edge_api` answers edges.
 

@@ -91,7 +91,7 @@ impl GitSource {
     }
 }
 
-/// What a source of any kind can do, and what only a mirror can. See [`Source`](super::Source) and [`requests`].
+/// What a source of any kind can do, and what only a mirror can. See [`Source`](super::Source) and `requests`.
 impl GitSource {
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
         let polled = self.poll_mirror(request, stop);
