@@ -43,6 +43,8 @@ pub(super) struct AgentState {
     pub(super) is_unheard: bool,
     /// The number of its last change.
     pub(super) number: u64,
+    /// That of its last message, or of its last other labels.
+    pub(super) stated: u64,
     /// That of the last time that it began to send all rows.
     pub(super) full_number: u64,
     pub(super) rows: BTreeMap<ServiceName, HeldRow>,
@@ -111,6 +113,7 @@ impl AgentState {
             heard: now,
             is_unheard: false,
             number: 0,
+            stated: 0,
             full_number: 0,
             rows: BTreeMap::new(),
             round: 0,
@@ -135,7 +138,8 @@ impl AgentState {
         let AgentObserved { instance, seq, full, more, version, labels, rows, removed } = message;
         self.runs.heard(&instance, now);
         (self.instance, self.seq, self.version, self.own_labels) = (instance, seq, version, labels);
-        (self.messaged, self.heard, self.is_unheard, self.number) = (now, now, false, number);
+        (self.messaged, self.heard, self.is_unheard) = (now, now, false);
+        (self.number, self.stated) = (number, number);
         if full {
             self.round = self.round.wrapping_add(1);
             (self.is_filling, self.full_number) = (true, number);

@@ -96,8 +96,7 @@ impl Sweep {
                     ..part
                 };
             }
-            let has_news = agent.full_number > above || agent.rows.values().any(|held| held.number > above);
-            if agent.is_unheard && !has_news {
+            if agent.is_unheard && agent.stated <= above {
                 part.unheard.push(name.clone());
                 room = room.saturating_sub(name.as_str().len() + 3);
             } else if let Some(last) = push(&mut part, name, agent, above, None, &mut room, now) {
@@ -217,8 +216,9 @@ mod tests {
         assert_eq!(next(&mut sweep, &site), ["two "], "the number of its message");
         assert_eq!(next(&mut other, &site), ["one* shop", "two* shop"], "another origin gets all");
 
+        site.table.relabel(|_, _| Labels::default());
         site.pass(90);
-        assert_eq!(next(&mut sweep, &site), ["one?", "two?"]);
+        assert_eq!(next(&mut sweep, &site), ["one ", "one?", "two?"], "its labels changed before it fell silent");
         site.table.heard(&"one".parse().unwrap(), site.now);
         let part = sweep.part(&site.table, site.now);
         assert_eq!(part.agents[0].heard_ago, 90, "perhaps it is another run that is back");

@@ -105,7 +105,7 @@ impl Table {
             let labels = labels(name, &agent.identity);
             if labels != agent.identity.labels {
                 self.number += 1;
-                (agent.identity.labels, agent.number) = (labels, self.number);
+                (agent.identity.labels, agent.number, agent.stated) = (labels, self.number, self.number);
                 if agent.is_unheard {
                     // Nothing but its name would be sent.
                     agent.full_number = self.number;

@@ -61,7 +61,8 @@ pub(crate) struct Statement {
     pub(crate) instance: Instance,
     pub(crate) seq: u64,
     pub(crate) unheard: bool,
-    /// When the edge was last heard before it began to list everything again, while it listed the agent.
+    /// When the edge was last heard before it began to list everything again, while it listed the agent; or before it said
+    /// that it does not hear it any more.
     pub(crate) listed: Option<Instant>,
     pub(crate) proved: Option<Proved>,
     pub(crate) labels: Labels,
@@ -92,11 +93,11 @@ impl Agent {
     }
 
     /// Whether a statement counts: of one instance the higher `seq`, otherwise the one heard last. `is_live`: so is the agent,
-    /// by the statement that counts now.
+    /// by the statement that counts now. `unheard`: the edge does not hear the new one any more.
     pub(crate) fn choose(
         &mut self,
         edge: &NodeName,
-        new: &AgentRows,
+        (new, unheard): (&AgentRows, bool),
         (heard, is_live): (Instant, bool),
         now: Instant,
     ) -> Choice {
@@ -112,7 +113,7 @@ impl Agent {
                 self.note_alternation(&new.instance, now);
                 whole
             }
-            (false, false) if heard + INSTANCE_MARGIN < self.heard => Choice::Ignore,
+            (false, false) if unheard && is_live || heard + INSTANCE_MARGIN < self.heard => Choice::Ignore,
             // Perhaps it was heard later. An edge that repeats everything within that second is rarer than an agent that
             // was restarted and found another edge.
             (false, false) if heard <= self.heard + INSTANCE_MARGIN && !new.full => Choice::Ignore,

@@ -143,7 +143,7 @@ impl Table {
         self.refused.accept(&name, std::mem::take(&mut message.refused), at);
         let mut agents = std::mem::take(&mut message.agents);
         let unheard: BTreeSet<NodeName> = std::mem::take(&mut message.unheard).into_iter().collect();
-        self.make_room(&agents, &unheard, now);
+        self.make_room(&name, &agents, &unheard, now);
         let (mut is_missing, mut bound) = (false, None);
         agents.sort_by_key(|agent| unheard.contains(&agent.agent));
         for agent in agents {
@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// Forgets the agents that were silent longest, as far as live ones of a message need their room.
-    fn make_room(&mut self, message: &[AgentRows], unheard: &BTreeSet<NodeName>, now: Now) {
+    fn make_room(&mut self, edge: &NodeName, message: &[AgentRows], unheard: &BTreeSet<NodeName>, now: Now) {
         let (mut agents, mut rows) = (0, 0);
         let is_live = |agent: &&AgentRows| agent.full && !unheard.contains(&agent.agent);
         for agent in message.iter().filter(is_live) {
@@ -189,8 +189,10 @@ impl Table {
         if agents + rows == 0 || is_short(self.in_use()) == (false, false) {
             return;
         }
-        // What is stated in full can be taken in again.
-        let named = message.iter().filter(|agent| !agent.full || !unheard.contains(&agent.agent));
+        // What the edge itself states in full can be taken in again.
+        let is_of_it =
+            |name| self.agents.get(name).and_then(|it| it.statement.as_ref()).is_some_and(|it| it.edge == *edge);
+        let named = message.iter().filter(|it| !it.full || !unheard.contains(&it.agent) || !is_of_it(&it.agent));
         let named: BTreeSet<&NodeName> = named.map(|agent| &agent.agent).collect();
         let silent = self.agents.iter().map(|(name, agent)| (self.heard_at(agent), name));
         let silent = silent.filter(|(heard, _)| now.monotonic.saturating_duration_since(*heard) >= AGENT_SILENT_AFTER);
@@ -226,7 +228,7 @@ impl Table {
         }
         let (room, bound) = self.room_for_rows();
         let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Agent::new(heard));
-        match agent.choose(edge, &new, (heard, is_live), now.monotonic) {
+        match agent.choose(edge, (&new, unheard), (heard, is_live), now.monotonic) {
             Choice::Accept => {}
             Choice::Ignore => return Ok(()),
             Choice::Resync => return Err(Left::Resync),
@@ -265,8 +267,7 @@ impl Table {
     fn set_unheard(&mut self, edge: &NodeName, agent: &NodeName, now: Now) {
         let Some(agent) = self.agents.get_mut(agent) else { return };
         if let Some(statement) = agent.statement.as_mut().filter(|it| it.edge == *edge && !it.unheard) {
-            (statement.unheard, statement.listed) = (true, None);
-            agent.heard = agent.heard.max(now.ago(AGENT_SILENT_AFTER));
+            (statement.unheard, statement.listed) = (true, Some(now.ago(AGENT_SILENT_AFTER)));
         }
     }
 
