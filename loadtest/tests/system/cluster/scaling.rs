@@ -12,6 +12,7 @@ use super::judge::Rules;
 use super::network::{Part, isolated};
 use super::recorder::Pushing;
 use super::site::{Plan, Site, until_ready};
+use super::upstream::Upstream;
 use super::{TTL, conclude, on_machines, until_published, until_settled};
 
 /// The most that a change of members may move, in percent.
@@ -141,24 +142,14 @@ async fn a_death_among_many() -> anyhow::Result<()> {
     let begun = Instant::now();
     let Some(mut site) = Site::start(&plan).await? else { return Ok(()) };
     until_settled(&site).await?;
-    until_quiet(&site, repositories, 3).await?;
     println!("{repositories} repositories: all published after {:.0} s", begun.elapsed().as_secs_f64());
+    until_quiet(&site, repositories, 3).await?;
     let (before, begun, killed) = (processor_time(&site).await?, Instant::now(), site.origins[0].name.clone());
     site.origins[0].node.kill()?;
-    let deadline = begun + PATIENCE;
-    loop {
-        let owners = site.owners(repositories).await;
-        if owners.is_some_and(|owners| owners.values().all(|owner| *owner != killed)) {
-            break;
-        }
-        ensure!(Instant::now() < deadline, "the others do not own everything");
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+    until_others_own(&site, repositories, &killed).await?;
     let owned = begun.elapsed();
     // A push to each is published by whoever owns it now.
-    let mut upstreams = std::mem::take(&mut site.upstreams);
-    upstreams.iter_mut().try_for_each(super::upstream::Upstream::push)?;
-    site.upstreams = upstreams;
+    site.upstreams.iter_mut().try_for_each(Upstream::push)?;
     until_settled(&site).await?;
     let (after, published) = (processor_time(&site).await?, begun.elapsed());
     println!(
@@ -216,6 +207,10 @@ async fn kill_one(site: &mut Site, repositories: usize) -> anyhow::Result<()> {
     let killed = site.origins[0].name.clone();
     println!("kills {killed}");
     site.origins[0].node.kill()?;
+    until_others_own(site, repositories, &killed).await
+}
+
+async fn until_others_own(site: &Site, repositories: usize, killed: &str) -> anyhow::Result<()> {
     let has_no_more = |owners: BTreeMap<String, String>| owners.values().all(|owner| *owner != killed);
     until("the others own everything", async || site.owners(repositories).await.is_some_and(has_no_more)).await
 }
