@@ -26,7 +26,6 @@ mod request_headers;
 mod reset_key;
 mod self_api;
 mod status;
-mod unix_seconds;
 mod version;
 
 pub use config::Config;

@@ -13,12 +13,12 @@ use weir_runtime::config::changed_keys;
 use weir_runtime::file_watch::Reload;
 use weir_runtime::identity::Role;
 use weir_runtime::metric_families;
+use weir_runtime::metric_families::unix_seconds;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use crate::config::{Config, RELOADABLE};
 use crate::origin_client::{Origins, Shields};
-use crate::unix_seconds::unix_seconds;
 
 /// The TLS settings made from the files that the configuration names.
 pub(crate) struct TlsMaterial {

@@ -13,6 +13,7 @@ use rustls::ServerConfig;
 use weir_runtime::file_watch::Reload;
 use weir_runtime::identity::TrustDomain;
 use weir_runtime::metric_families;
+use weir_runtime::metric_families::unix_seconds;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
@@ -119,11 +120,6 @@ impl CertificateMetrics {
             self.etcd_not_after.with_label_values(&[file]).set(unix_seconds(*ends));
         }
     }
-}
-
-fn unix_seconds(time: SystemTime) -> i64 {
-    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 /// The current certificates of the listeners.

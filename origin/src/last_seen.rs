@@ -2,11 +2,12 @@
 //! agent stays known, and an edge counts as missing until it reports again, after a restart of everything. All origins
 //! of a cluster replace it by compare-and-set; of two times the later one counts.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names, Now, State};
+use weir_protocol::token::unix_seconds;
 use weir_runtime::shutdown::Drain;
 
 use crate::metrics::Metrics;
@@ -151,10 +152,6 @@ fn mark_deleted(names: &mut Names, name: &Forgotten) -> Result<(), NotForgotten>
     // A clock of another origin may be ahead.
     *seen = LastSeen { at: seen.at.max(unix_seconds(SystemTime::now()) / 60), deleted: true };
     Ok(())
-}
-
-fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn decode(bytes: &[u8]) -> Result<Names, String> {

@@ -4,8 +4,7 @@ use std::time::SystemTime;
 
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 use weir_runtime::metric_families;
-
-use crate::unix_seconds::unix_seconds;
+use weir_runtime::metric_families::unix_seconds;
 
 metric_families! {
     /// The families of requests to origins.

@@ -5,8 +5,7 @@ use std::time::SystemTime;
 use prometheus::{Histogram, IntCounterVec, IntGauge, IntGaugeVec};
 use weir_protocol::event::EventKind;
 use weir_runtime::metric_families;
-
-use crate::unix_seconds::unix_seconds;
+use weir_runtime::metric_families::unix_seconds;
 
 metric_families! {
     /// The families of the followers of event streams.

@@ -8,6 +8,7 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::observed::{Current, Desired, Phase, Problem, Row};
 use weir_protocol::observed::{HookState, Transfer, TransferKind};
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::token::unix_seconds;
 
 use crate::pool::{Id, Pool};
 
@@ -123,12 +124,7 @@ impl CompactRow {
     }
 }
 
-/// Whole seconds since 1970.
-pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// The inverse of [`unix_seconds`].
+/// The inverse of [`unix_seconds`](weir_protocol::token::unix_seconds).
 pub(crate) fn from_unix(seconds: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH)
 }

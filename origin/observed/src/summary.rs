@@ -5,8 +5,9 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use weir_protocol::descriptor::rfc3339;
+use weir_protocol::token::unix_seconds;
 
-use crate::compact::{CompactRow, NONE, from_unix, unix_seconds};
+use crate::compact::{CompactRow, NONE, from_unix};
 use crate::filter::{Lacks, Matched, Prepared, RowFilter, Verdict};
 use crate::query::Answer;
 use crate::table::{Now, Table};

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::name::NodeName;
 use weir_protocol::observed::{AgentRows, EdgeObserved};
+use weir_protocol::token::unix_seconds;
 
 use crate::agent::{Agent, Choice, Statement};
 use crate::bounds::{Bounds, MAX_EDGES};
-use crate::compact::{CompactRow, Pools, from_unix, unix_seconds};
+use crate::compact::{CompactRow, Pools, from_unix};
 use crate::edge::{EDGE_FORGOTTEN_AFTER, Edge};
 use crate::names::{LastSeen, Names};
 use crate::refused::Refusals;

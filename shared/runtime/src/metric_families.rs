@@ -1,11 +1,19 @@
 //! Metric families: [`metric_families!`](crate::metric_families!) defines those of a component in one place, from which they
 //! are registered and the reference is generated. There are no globals: each role has its own registry.
 
+use std::time::SystemTime;
+
 use prometheus::core::Collector;
 use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Result as MetricResult,
 };
+use weir_protocol::token;
+
+/// A time as a gauge shows it: seconds since 1970.
+pub fn unix_seconds(at: SystemTime) -> i64 {
+    i64::try_from(token::unix_seconds(at)).unwrap_or(i64::MAX)
+}
 
 /// A family, as it is registered and as the reference lists it.
 #[derive(Debug, Clone, Copy)]
