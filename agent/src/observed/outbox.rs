@@ -185,9 +185,11 @@ impl Outbox {
             Outcome::Deferred(after) => after.min(UNAVAILABLE_PAUSE).mul_f64(1.0 + random),
             Outcome::Unavailable => UNAVAILABLE_PAUSE.mul_f64(0.9 + 0.2 * random),
             Outcome::Accepted(_) | Outcome::Resync | Outcome::Failed => {
-                // A run of the same name may send everything, too: both wait. `seq`: the edge may have it, and the next
-                // message must not look like this one.
-                self.stage = if outcome == Outcome::Resync { Stage::Full } else { self.stage };
+                if outcome == Outcome::Resync {
+                    // Perhaps another run with this name sends everything, too: both wait.
+                    self.stage = Stage::Full;
+                }
+                // The edge may have it: the next message must not look like this one.
                 self.seq += 1;
                 self.failures = self.failures.saturating_add(1);
                 let pause = FIRST_PAUSE.saturating_mul(1 << (self.failures - 1).min(5)).min(MAX_PAUSE);

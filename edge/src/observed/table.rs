@@ -107,7 +107,7 @@ impl Table {
                 self.number += 1;
                 (agent.identity.labels, agent.number, agent.stated) = (labels, self.number, self.number);
                 if agent.is_unheard {
-                    // Nothing but its name would be sent.
+                    // An origin may have forgotten it to make room.
                     agent.full_number = self.number;
                 }
             }

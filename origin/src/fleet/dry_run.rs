@@ -101,7 +101,9 @@ impl Observed {
                 format!(" (agents may be missing of these edges: {})", listed(&edges))
             }
             (true, true, 0) => String::new(),
-            (true, true, _) => format!(" (of {by_name} known agents the labels are not, as no edge has reported them)"),
+            (true, true, _) => {
+                format!(" (the labels of {by_name} agents are unknown, because no edge has reported them)")
+            }
         }
     }
 }
@@ -440,7 +442,7 @@ mod tests {
             ..Observed::default()
         };
         let (text, _) = warnings(&by_name, json!({ "labels": { "ring": "x" }, "services": ["*"] }));
-        assert!(text.contains("of 1 known agents the labels are not"), "{text}");
+        assert!(text.contains("the labels of 1 agents are unknown"), "{text}");
     }
 
     #[test]
