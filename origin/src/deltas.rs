@@ -84,12 +84,12 @@ struct DeltaMaker {
 impl DeltaMaker {
     async fn run(&self) {
         loop {
-            let (service, waiting) = self.publisher.next_without_deltas().await;
+            let (service, waiting) = self.publisher.deltas.next().await;
             self.metrics.deltas_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
             if self.max_tar == 0 {
                 continue;
             }
-            match self.publisher.delta_plan(&service).await {
+            match self.publisher.deltas.plan(&service).await {
                 Ok(Some(plan)) => self.make(&service, plan).await,
                 Ok(None) => {}
                 Err(error) => self.count(&service, 1, &DeltaError::failed(error)),
@@ -119,7 +119,7 @@ impl DeltaMaker {
 
     async fn publish(&self, service: &Arc<Service>, target: TarballDigest, deltas: Vec<(Sha256, Bytes)>) {
         let count = deltas.len();
-        match self.publisher.publish_deltas(service, target, deltas).await {
+        match self.publisher.deltas.publish(service, target, deltas).await {
             Ok(true) => self.metrics.deltas.with_label_values(&["made"]).inc_by(count as u64),
             Ok(false) => self.count(service, count, &DeltaError::Superseded),
             Err(error) => self.count(service, count, &DeltaError::failed(error)),
@@ -139,7 +139,7 @@ impl DeltaMaker {
         if whole < MIN_BODY_BYTES {
             return Err(DeltaError::Small);
         }
-        let objects = self.publisher.objects();
+        let objects = self.publisher.repositories.objects();
         let old = TarReader::list(objects, base).await.map_err(DeltaError::failed)?;
         let new = TarReader::list(objects, target).await.map_err(DeltaError::failed)?;
         let (old_sha256, runtime) = (base.publication().sha256, Handle::current());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::publish::Publisher;
+use crate::publish::{Publisher, Repositories};
 
 /// A store counts as new for this long while operators have defined nothing in it.
 const NEW_FOR: Duration = Duration::from_secs(24 * 3600);
@@ -12,31 +12,33 @@ const NEW_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Tells whether services may be missing from the catalog. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct LostDefinitions {
-    publisher: Arc<Publisher>,
+    repositories: Arc<Repositories>,
+    /// When the store was first used.
+    created_at: SystemTime,
     /// Whether there is an operators' listener.
     operators: bool,
 }
 
 impl LostDefinitions {
-    pub(crate) fn new(publisher: Arc<Publisher>, operators: bool) -> Self {
-        Self { publisher, operators }
+    pub(crate) fn new(publisher: &Publisher, operators: bool) -> Self {
+        Self { repositories: publisher.repositories.clone(), created_at: publisher.identity.created_at, operators }
     }
 
     /// Whether the store is suspiciously new: a lost or emptied volume looks like a first installation.
     pub(crate) fn is_store_new(&self, now: SystemTime) -> bool {
-        self.operators && is_young(self.publisher.store_created_at(), now) && !self.publisher.operators_have_defined()
+        self.operators && is_young(self.created_at, now) && !self.repositories.operators_have_defined()
     }
 
     /// How many repositories have objects but no record.
     pub(crate) fn without_record(&self) -> usize {
-        self.publisher.without_record()
+        self.repositories.without_record()
     }
 
     /// Why a service that is not in the catalog may still be defined.
     pub(crate) fn why(&self, now: SystemTime) -> Option<&'static str> {
         if self.is_store_new(now) {
             Some("the origin's store is new and operators have defined nothing in it: its data may have been lost")
-        } else if self.publisher.may_have_unknown_definitions() {
+        } else if self.repositories.may_have_unknown_definitions() {
             Some("some definitions of operators cannot be read: the origin's log has the reason")
         } else {
             None

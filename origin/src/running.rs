@@ -42,7 +42,7 @@ use crate::metrics::Metrics;
 use crate::names::{NameRecords, ServiceNames};
 use crate::observed::Observed;
 use crate::operator_api::{Members, OperatorApi};
-use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
+use crate::publish::{self, Collector, Options, PublishMetrics, Publisher, Started, StoredDefinitions};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::record_engine::open_records;
@@ -148,14 +148,15 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     .await;
     let (observed, deletions) = Observed::new(config.limits.observed(), &metrics.bounds);
     last_seen::start(records.clone(), observed.clone(), deletions, metrics.clone(), &drain);
-    let access = access::start(&config.access, fleet.follow(), publisher.cluster(), &metrics, &drain).await?;
+    let access = access::start(&config.access, fleet.follow(), publisher.identity.cluster(), &metrics, &drain).await?;
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
     let mut context =
         Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams)
             .storing_mirrors(config.max_stored_mirror());
     let mut of_members = None;
     if let Some((joined, _)) = &joining {
-        let client = Arc::new(MemberClient::new(&config.tls, publisher.cluster().as_ref(), &registry, &metrics)?);
+        let client =
+            Arc::new(MemberClient::new(&config.tls, publisher.identity.cluster().as_ref(), &registry, &metrics)?);
         let records = NameRecords::new(records.clone(), validity.clone(), &registry, &metrics.bounds)?;
         let names = ServiceNames::new(joined.agreement(), publisher.clone(), records);
         context = context.in_cluster(validity.clone(), names.clone());
@@ -171,14 +172,14 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let generation = |descriptor: &Descriptor| descriptor.publication().generation;
     let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
     let (catalog, editor) = Box::pin(catalog::begin(dependencies, published, &drain)).await;
-    drain.spawn(publisher.clone().collect_garbage(drain.clone()));
+    drain.spawn(Collector::new(&publisher, config.retention.clone()).run(drain.clone()));
     drain.spawn(deltas::make_deltas(
         publisher.clone(),
         config.limits.max_delta_tarball,
         metrics.clone(),
         drain.clone(),
     ));
-    let lost_definitions = LostDefinitions::new(publisher.clone(), config.operator_listen.is_some());
+    let lost_definitions = LostDefinitions::new(&publisher, config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
     if lost_definitions.is_store_new(SystemTime::now()) {
         let store = match &config.cluster {
@@ -222,7 +223,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         let members =
             Members { cluster: joined.clone(), client: client.clone(), replicas: replicas_too, names: names_too };
         operators = operators.in_cluster(members);
-        let members = MemberApi::new(joined.clone(), replicas.clone(), publisher.clone(), operators.clone());
+        let members = MemberApi::new(joined.clone(), replicas.clone(), publisher.identity.cluster(), operators.clone());
         api = api.in_cluster(InCluster { cluster: joined.clone(), members, replicas });
         let parts = Parts {
             records,
@@ -270,7 +271,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     certificates_have_expired: seen.have_expired(now),
                     store_is_new: lost_definitions.is_store_new(now),
                     without_record: lost_definitions.without_record(),
-                    suspended: publisher.suspended().len(),
+                    suspended: publisher.repositories.suspended().len(),
                     outside_cluster: view.as_ref().and_then(|view| view.outside()),
                     differing_members: view.as_ref().map_or(0, |view| view.differing().count()),
                 };
@@ -344,7 +345,7 @@ async fn load(
         Objects::open(&config.store, data_dir.root(), store_metrics.clone(), (&metrics.bounds, &metrics.clocks))
             .await?;
     let records = open_records(config, data_dir.root(), store_metrics)?;
-    let (publisher, stored) = Publisher::open(objects, records.clone(), data_dir.clone(), options).await?;
+    let (publisher, stored) = publish::open(objects, records.clone(), data_dir.clone(), options).await?;
     let file = Documents::new(&config.repositories, &config.services);
     let defined = Definitions::of(&file, &Documents::stored(&stored));
     let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
@@ -352,7 +353,7 @@ async fn load(
         tracing::info!(path = %unused.display(), "the mirror belongs to no configured repository: it may be deleted");
     }
     // A service with a stored document counts as configured, even if the document is invalid.
-    let started = publisher.start(&defined.services.keys().cloned().collect(), now).await?;
+    let started = publisher.ownership.start(&defined.services.keys().cloned().collect(), now).await?;
     Ok(Loaded { publisher, records, started, stored })
 }
 

@@ -151,12 +151,12 @@ impl Versions {
         limit: usize,
     ) -> Result<HistoryPage, VersionError> {
         let service = self.service(service)?;
-        Ok(self.publisher.history(&service.repository, &service.name, before, limit).await?)
+        Ok(self.publisher.queries.history(&service.repository, &service.name, before, limit).await?)
     }
 
     /// The order of a repository's publications and tips.
     pub(crate) async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, VersionError> {
-        Ok(self.publisher.positions(repository, &self.read_positions).await?)
+        Ok(self.publisher.queries.positions(repository, &self.read_positions).await?)
     }
 
     /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are
@@ -283,9 +283,9 @@ impl Versions {
         service: &Arc<Service>,
         digest: &TarballDigest,
     ) -> Result<(Descriptor, Result<TarReader, ObjectDigest>), VersionError> {
-        let version = self.publisher.version(&service.repository, &service.name, digest).await?;
+        let version = self.publisher.queries.version(&service.repository, &service.name, digest).await?;
         let version = version.ok_or_else(|| VersionError::NotRetained(service.name.clone(), *digest))?;
-        match TarReader::open(self.publisher.objects(), &version).await.map_err(VersionError::from) {
+        match TarReader::open(self.publisher.repositories.objects(), &version).await.map_err(VersionError::from) {
             Ok(tar) => Ok((version, Ok(tar))),
             Err(VersionError::Lost(object)) => Ok((version, Err(object))),
             Err(error) => Err(error),

@@ -37,7 +37,6 @@ const MAX_LINES: usize = 500;
 const LONG_FILES: &[(&str, &str)] = &[
     ("agent/src/roster.rs", "the poll layer waits for its redesign"),
     ("agent/tests/agent/edge.rs", "the scripted edge of the tests"),
-    ("origin/src/publish/writer.rs", "one writer for a record"),
 ];
 
 /// Modules of a folder that import each other in circles, each with the reason. A circle may only become smaller.
@@ -49,7 +48,6 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/ownership/src", &["decision", "repository"], "one state machine in two files"),
     ("origin/ownership/src/simulation", &["check", "engine"], "one simulator in several files"),
     ("origin/ownership/src/simulation", &["node", "world", "writer"], "one simulator in several files"),
-    ("origin/src/publish", &["draft", "mark", "mirror", "open", "ownership", "pending_change", "publisher", "retention", "writer"], "`impl Publisher` in ten files"),
     ("origin/src/reconcile", &["build", "bundles", "context", "handle", "lfs", "maintenance", "part_sources", "pipeline", "poll", "rebuild", "start", "steps", "worker"], "`impl Worker` in seven files"),
     ("origin/source/src", &["context", "git"], "the budget of memory is that of fetches of Git"),
     ("origin/source/src/git/mirror", &["left_out", "listing", "protocol_session", "refs"], "one listing in four files"),

@@ -149,7 +149,7 @@ impl Owner {
         let publisher = &self.context.publisher;
         let stored_too = decided.writes.iter().find_map(|write| {
             let Write::DeleteService(name) = write else { return None };
-            publisher.defined_elsewhere(self.api.services.get(name)?.repository(), name)
+            publisher.repositories.defined_elsewhere(self.api.services.get(name)?.repository(), name)
         });
         if let Some(repository) = stored_too {
             return Err(EditError::Failed(format!(
@@ -305,7 +305,7 @@ impl Owner {
                 continue;
             }
             let services: Vec<_> = change.services.iter().map(|(name, _)| name.clone()).collect();
-            let is_stored = services.iter().any(|name| self.context.publisher.defines(&repository, name));
+            let is_stored = services.iter().any(|name| self.context.publisher.repositories.defines(&repository, name));
             // Otherwise its owner finds the newer document, and removes the older one.
             if !is_stored || !self.catalog.snapshot().owns(&repository) {
                 continue;

@@ -68,7 +68,7 @@ pub(super) struct Owner {
 /// Starts everything that is defined, and applies changes until the drain.
 pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
-    let owned = context.publisher.is_in_cluster().then(Map::default);
+    let owned = context.publisher.repositories.is_in_cluster().then(Map::default);
     let begins = Snapshot { owned, ..Snapshot::default() };
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
     let metrics = context.metrics.clone();
@@ -110,7 +110,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
                 owner.handle(order).await;
                 continue;
             }
-            let has_rest = !owner.cleanups.is_empty() || !publisher.unapplied_reloads().is_empty();
+            let has_rest = !owner.cleanups.is_empty() || !publisher.reloads.unapplied().is_empty();
             let is_awaited = owner.writing.values().any(|writing| writing.is_awaited);
             let order = tokio::select! {
                 () = begun.begun(), if !is_awaited => return,
@@ -119,7 +119,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
                     continue;
                 }
                 Some(order) = waiting.recv() => order,
-                () = publisher.wait_for_reload() => {
+                () = publisher.reloads.wait() => {
                     owner.apply_reloads().await;
                     continue;
                 }
@@ -166,9 +166,9 @@ impl Owner {
     /// Applies what has changed in repositories that were reloaded.
     pub(super) async fn apply_reloads(&mut self) {
         let publisher = self.context.publisher.clone();
-        for repository in publisher.unapplied_reloads() {
-            self.apply_reload(repository.name(), publisher.reloaded(&repository)).await;
-            publisher.mark_applied(&repository);
+        for repository in publisher.reloads.unapplied() {
+            self.apply_reload(repository.name(), publisher.reloads.read(&repository)).await;
+            publisher.reloads.mark_applied(&repository);
         }
     }
 

@@ -23,17 +23,14 @@ impl Editor {
     }
 
     /// Stops the worker of a repository, withdraws the repository from the publisher, and announces that it is released.
-    /// Its mirror and its services stay. When the worker has terminated, [`Publisher::release`] must follow.
-    ///
-    /// [`Publisher::release`]: crate::publish::Publisher::release
+    /// Its mirror and its services stay. When the worker has terminated, `Ownership::release` must follow.
     pub(crate) async fn release(&self, repository: &RepositoryName) -> Option<Terminated> {
         let (done, released) = oneshot::channel();
         self.requests.send(EditRequest::Release(repository.clone(), done)).await.ok()?;
         released.await.ok()
     }
 
-    /// Brings an owned repository in line with the definitions and keys of now: see
-    /// [`Publisher::align`](crate::publish::Publisher::align).
+    /// Brings an owned repository in line with the definitions and keys of now: see `Ownership::align`.
     pub(crate) async fn align(&self, repository: &RepositoryName) -> Result<(), PublishError> {
         let (done, aligned) = oneshot::channel();
         let sent = self.requests.send(EditRequest::Align(repository.clone(), done)).await;
@@ -60,10 +57,9 @@ impl Owner {
             }
         }
         let publisher = &self.context.publisher;
-        let tombstones = publisher
-            .tombstones(repository)
-            .into_iter()
-            .filter(|(service, _)| !after.services.contains_key(service) && !publisher.is_published(service));
+        let tombstones = publisher.repositories.tombstones(repository).into_iter().filter(|(service, _)| {
+            !after.services.contains_key(service) && !publisher.repositories.is_published(service)
+        });
         let repository_of = |(service, generation)| Retired { repository: repository.clone(), service, generation };
         let tombstones: Vec<Retired> = tombstones.map(repository_of).collect();
         let current: Vec<_> = services().filter_map(|(_, service)| service.current()).collect();
@@ -73,7 +69,7 @@ impl Owner {
             self.context.log.append(EventKind::Descriptor(descriptor.bytes().clone()));
         }
         self.announce_retired(tombstones);
-        let outdated = self.context.publisher.outdated(repository).into_iter();
+        let outdated = self.context.publisher.repositories.outdated(repository).into_iter();
         self.cleanups.extend(outdated.map(|service| Plan::removal(repository.clone(), service)));
     }
 
@@ -84,7 +80,7 @@ impl Owner {
             owned.remove_mut(repository);
             // Its worker stops, and then nothing of it can be announced.
             self.reconcile_workers(&BTreeSet::from([repository.clone()]), &before, &mut after);
-            self.context.publisher.withdraw(repository);
+            self.context.publisher.ownership.withdraw(repository);
             for service in self.assigned.get(repository).into_iter().flat_map(|of| of.values()) {
                 service.set_aside();
             }
@@ -106,7 +102,7 @@ impl Owner {
         let publisher = self.context.publisher.clone();
         self.beside(&repository.clone(), Vec::new(), false, async move {
             let is_configured = |service: &ServiceName| definitions.services.contains_key(service);
-            let aligned = publisher.align(&repository, &is_configured, SystemTime::now()).await;
+            let aligned = publisher.ownership.align(&repository, &is_configured, SystemTime::now()).await;
             Written::Align(repository, aligned, done)
         });
     }
@@ -116,7 +112,7 @@ impl Owner {
         self.show(repository, aligned);
         // Services that moved by the file wait until all members have the same one.
         let followed: Vec<_> = self.followed(repository).map(|service| service.name.clone()).collect();
-        let unheld = self.context.publisher.unheld(repository, &followed);
+        let unheld = self.context.publisher.repositories.unheld(repository, &followed);
         let worker = self.catalog.repository(repository).filter(|_| !unheld.is_empty());
         worker.into_iter().for_each(|worker| worker.resolve_all());
         self.announce_retired(retired);

@@ -54,7 +54,7 @@ impl Unsettled {
 
     /// Waits until those publications have ended.
     pub(super) async fn wait(&self, publisher: &Publisher) {
-        join_all(self.services.keys().map(|repository| publisher.wait_for_publications(repository))).await;
+        join_all(self.services.keys().map(|repository| publisher.repositories.wait_for_publications(repository))).await;
     }
 }
 
@@ -190,7 +190,7 @@ impl Owner {
             remove_empty(&mut self.assigned, name);
             remove_empty(&mut self.parts, name);
         }
-        unsettled.services.retain(|repository, _| self.context.publisher.is_publishing(repository));
+        unsettled.services.retain(|repository, _| self.context.publisher.repositories.is_publishing(repository));
         for service in unsettled.services.values().flatten() {
             *self.unsettled.entry(service.clone()).or_default() += 1;
         }
@@ -355,7 +355,7 @@ impl Owner {
         let mut of: BTreeMap<RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
         let (snapshot, publisher) = (self.catalog.snapshot(), self.context.publisher.clone());
         for service in gone {
-            let mut repositories = publisher.repositories_of(&service.name);
+            let mut repositories = publisher.repositories.repositories_of(&service.name);
             if !repositories.contains(&service.repository) {
                 repositories.push(service.repository.clone());
             }

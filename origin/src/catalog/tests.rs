@@ -16,7 +16,7 @@ use super::*;
 use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
 use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
-use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
+use crate::publish::{self, Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
 use crate::validity::Validity;
 
@@ -79,7 +79,7 @@ async fn start_as(
         superseded,
     };
     let records = Records::over(engine.clone(), store_metrics);
-    let (publisher, stored) = Publisher::open(objects, records.clone(), data_dir.clone(), options).await.unwrap();
+    let (publisher, stored) = publish::open(objects, records.clone(), data_dir.clone(), options).await.unwrap();
     engine.fail_writes(faults);
     let context = Context::new(publisher.clone(), data_dir, log.clone(), metrics, &limits, &UpstreamsConfig::default());
     let api = Documents::stored(&stored);
@@ -100,7 +100,7 @@ async fn member(store: &Path, node: &str, drain: &Drain) -> TestCatalog {
 
 /// Waits until the catalog has applied all that its publisher has read.
 async fn applied(member: &TestCatalog) {
-    while !member.publisher.unapplied_reloads().is_empty() {
+    while !member.publisher.reloads.unapplied().is_empty() {
         tokio::task::yield_now().await;
     }
 }
@@ -116,18 +116,18 @@ impl TestCatalog {
         let bytes = reclaimed(&repository, before.as_ref().map(|record| &*record.bytes), &claim).unwrap();
         let expect = before.map_or(Expect::Absent, |record| Expect::Version(record.version));
         let PutOutcome::Done(version) = self.records.put(&key, bytes, expect).await else { panic!("it is written") };
-        self.publisher.take(&repository, &version).await.unwrap();
+        self.publisher.ownership.take(&repository, &version).await.unwrap();
         assert!(self.editor.take(&repository).await);
     }
 
     async fn release(&self, repository: &str) {
         let repository = repository.parse().unwrap();
         self.editor.release(&repository).await.unwrap().wait().await;
-        assert!(self.publisher.release(&repository).await);
+        assert!(self.publisher.ownership.release(&repository).await);
     }
 
     async fn refresh(&self, repository: &str) {
-        self.publisher.refresh(&repository.parse().unwrap(), Duration::ZERO).await.unwrap();
+        self.publisher.ownership.refresh(&repository.parse().unwrap(), Duration::ZERO).await.unwrap();
         applied(self).await;
     }
 
@@ -247,7 +247,7 @@ async fn a_service_that_leaves_a_record_that_cannot_be_written_now_delays_no_oth
         let (publisher, slow) = (member.publisher.clone(), slow.clone());
         tokio::spawn(async move { publisher.confirm_ownership(&slow).await })
     };
-    while !member.publisher.is_publishing(&slow) {
+    while !member.publisher.repositories.is_publishing(&slow) {
         tokio::task::yield_now().await;
     }
     let moves = {
@@ -297,8 +297,8 @@ async fn a_repository_is_taken_as_fast_among_ten_thousand() {
             let name = format!("shop-{number}");
             member.release(&name).await;
             let repository = name.parse().unwrap();
-            let version = member.publisher.record_version(&repository).unwrap();
-            member.publisher.take(&repository, &version).await.unwrap();
+            let version = member.publisher.repositories.record_version(&repository).unwrap();
+            member.publisher.ownership.take(&repository, &version).await.unwrap();
             let begun = std::time::Instant::now();
             assert!(member.editor.take(&repository).await);
             taken += begun.elapsed();

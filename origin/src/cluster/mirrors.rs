@@ -96,7 +96,7 @@ fn is_ready(coming: &Coming) -> bool {
 
 impl Source {
     async fn make(&self, repository: &RepositoryName) -> bool {
-        if let Err(error) = self.publisher.refresh(repository, Duration::ZERO).await {
+        if let Err(error) = self.publisher.ownership.refresh(repository, Duration::ZERO).await {
             tracing::warn!(%repository, %error, "the repository cannot be prepared: its state cannot be read");
             return false;
         }

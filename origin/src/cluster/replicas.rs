@@ -38,7 +38,7 @@ impl Replicas {
     /// owner that is known counts. `None`: the repository has no record.
     pub(crate) async fn owner(&self, repository: &RepositoryName) -> Result<Option<Owner>, Unreadable> {
         let known = || {
-            let claim = self.publisher.claim(repository);
+            let claim = self.publisher.repositories.claim(repository);
             let owner = owner(&self.cluster.view(), repository, claim.as_ref());
             (claim.is_some() || owner == Owner::Me).then_some(owner)
         };
@@ -56,7 +56,7 @@ impl Replicas {
 
     /// The version of the record that this origin knows.
     pub(crate) fn version(&self, repository: &RepositoryName) -> Option<Version> {
-        self.publisher.record_version(repository)
+        self.publisher.repositories.record_version(repository)
     }
 
     /// Reads the copy of a repository again, after another member changed it.
@@ -66,7 +66,7 @@ impl Replicas {
 
     /// Brings the copy of a repository up to date.
     pub(crate) async fn refresh(&self, repository: &RepositoryName) -> Result<(), Unreadable> {
-        if self.publisher.knows(repository) {
+        if self.publisher.repositories.knows(repository) {
             self.read(repository, MAX_AGE).await
         } else {
             // Any name may be requested: those that have no record are looked up together, and cost no memory.
@@ -85,14 +85,14 @@ impl Replicas {
     }
 
     async fn read_all(&self, max_age: Duration) -> Result<(), Unreadable> {
-        let read = async { self.publisher.refresh_all().await.map_err(|error| unreadable(&error)) };
+        let read = async { self.publisher.ownership.refresh_all().await.map_err(|error| unreadable(&error)) };
         self.read_of_all.run(max_age, read).await?;
         self.apply().await
     }
 
     async fn read(&self, repository: &RepositoryName, max_age: Duration) -> Result<(), Unreadable> {
-        self.publisher.refresh(repository, max_age).await.map_err(|error| unreadable(&error))?;
-        if self.publisher.is_applied(repository) { Ok(()) } else { self.apply().await }
+        self.publisher.ownership.refresh(repository, max_age).await.map_err(|error| unreadable(&error))?;
+        if self.publisher.repositories.is_applied(repository) { Ok(()) } else { self.apply().await }
     }
 
     /// Waits until the catalog shows what was read.

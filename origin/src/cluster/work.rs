@@ -102,7 +102,7 @@ impl Work {
     pub(super) fn refresh(&self, listed: Vec<Listed>) {
         let publisher = self.parts.publisher.clone();
         self.parts.drain.spawn(async move {
-            if let Err(error) = publisher.refresh_listed(listed).await {
+            if let Err(error) = publisher.ownership.refresh_listed(listed).await {
                 tracing::warn!(%error, "the state of other members' repositories cannot be read: it is read again on use");
             }
         });
@@ -148,14 +148,14 @@ impl Parts {
         if let Some(terminated) = self.editor.release(&repository).await {
             terminated.wait().await;
         }
-        let is_settled = self.publisher.release(&repository).await;
+        let is_settled = self.publisher.ownership.release(&repository).await;
         self.send(Event::Stopped { repository, is_settled }).await;
     }
 
     /// Returns when the repository is taken. It is tried until the session ends.
     async fn take(&self, repository: &RepositoryName, version: &Version, mirror: Option<Coming>) {
         loop {
-            match self.publisher.take(repository, version).await {
+            match self.publisher.ownership.take(repository, version).await {
                 Ok(()) => {
                     if let Some(mut mirror) = mirror {
                         while mirror.changed().await.is_ok() {}

@@ -77,7 +77,7 @@ impl EdgeApi {
         if let Some(current) = service.current().filter(|current| current.publication().digest == *digest) {
             return Ok(answer(request, &current));
         }
-        match self.publisher.version(&service.repository, name, digest).await {
+        match self.publisher.queries.version(&service.repository, name, digest).await {
             Ok(Some(descriptor)) => Ok(answer(request, &descriptor)),
             // The versions may not be loaded yet.
             Ok(None) if service.current().is_none() => Err(self.not_published(&service)),
@@ -104,7 +104,7 @@ impl EdgeApi {
             why
         } else if self.cluster.as_ref().is_some_and(|cluster| !cluster.cluster.view().agree) {
             "the configuration of this origin differs from that of others, which may define it"
-        } else if self.publisher.is_in_cluster() && self.publisher.is_published(name) {
+        } else if self.publisher.repositories.is_in_cluster() && self.publisher.repositories.is_published(name) {
             "it is published: the configuration of this origin may differ from that of others"
         } else {
             return Err(Failure::NoSuchService(name.clone()));

@@ -49,7 +49,7 @@ impl EdgeApi {
         let service = snapshot.services.get(&name).filter(|service| self.is_owner(snapshot, &service.repository))?;
         let current = service.current()?;
         // Another repository may have published it since it was withdrawn here.
-        if !self.publisher.unheld(&service.repository, std::slice::from_ref(&name)).is_empty() {
+        if !self.publisher.repositories.unheld(&service.repository, std::slice::from_ref(&name)).is_empty() {
             return None;
         }
         // Of a composed service the upstream of a part that is unreachable for the longest time.

@@ -64,21 +64,21 @@ impl EdgeApi {
         digest: &ObjectDigest,
     ) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
         let mut read = self.read_once(repository, digest).await?;
-        if matches!(read, Err(ObjectError::Unavailable(_))) && self.publisher.objects().is_local() {
+        if matches!(read, Err(ObjectError::Unavailable(_))) && self.publisher.repositories.objects().is_local() {
             // A single file may be permanently unreadable on a working disk; a rebuild replaces it.
             sleep(READ_AGAIN_AFTER).await;
             read = self.read_once(repository, digest).await?;
         }
         match read {
             Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)) => {}
-            Err(ObjectError::Unavailable(_)) if self.publisher.objects().is_local() => {}
+            Err(ObjectError::Unavailable(_)) if self.publisher.repositories.objects().is_local() => {}
             read => return read.map_err(|error| unavailable(digest, &error)),
         }
         // Each lookup reads the manifests of a repository.
         let lookup = timeout(PERMIT_WAIT, self.reference_lookups.acquire()).await;
         let Ok(Ok(lookup)) = lookup else { return Err(Failure::Overloaded) };
         Box::pin(self.refresh(repository)).await?;
-        let reference = self.publisher.find_reference(repository, digest).await;
+        let reference = self.publisher.queries.find_reference(repository, digest).await;
         drop(lookup);
         let reference = reference.map_err(|error| {
             tracing::warn!(object = %digest, %error, "the version that references an object cannot be looked up");
@@ -102,7 +102,7 @@ impl EdgeApi {
     ) -> Result<Result<(Bytes, OwnedSemaphorePermit), ObjectError>, Failure> {
         let permit = timeout(PERMIT_WAIT, self.object_permits.clone().acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
-        let read = self.publisher.objects().get(repository, Area::Public, digest).await;
+        let read = self.publisher.repositories.objects().get(repository, Area::Public, digest).await;
         if let Err(ObjectError::Corrupt(at)) = &read {
             tracing::warn!(object = %at, "the bytes of a stored object do not match its digest");
         }

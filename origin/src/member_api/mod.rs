@@ -1,12 +1,11 @@
 //! The requests of other origins of the cluster, on `listen`. Only certificates of origins open them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
 use weir_ownership::Event;
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{ClusterId, NodeName};
 use weir_protocol::problem::Problem;
 use weir_protocol::route::RouteError;
 use weir_runtime::admin;
@@ -15,7 +14,6 @@ use weir_runtime::serve::{Body, RequestBody};
 use crate::cluster::{Cluster, Replicas, Unreadable};
 use crate::member_client::{CALLER, CLUSTER, Readiness, Route, SECRET};
 use crate::operator_api::OperatorApi;
-use crate::publish::Publisher;
 
 /// `Retry-After` while the store cannot be read.
 const SOON: Duration = Duration::from_secs(2);
@@ -25,13 +23,13 @@ const SOON: Duration = Duration::from_secs(2);
 pub(crate) struct MemberApi {
     cluster: Cluster,
     replicas: Replicas,
-    publisher: Arc<Publisher>,
+    id: Option<ClusterId>,
     operators: OperatorApi,
 }
 
 impl MemberApi {
-    pub(crate) fn new(cluster: Cluster, replicas: Replicas, publisher: Arc<Publisher>, operators: OperatorApi) -> Self {
-        Self { cluster, replicas, publisher, operators }
+    pub(crate) fn new(cluster: Cluster, replicas: Replicas, id: Option<ClusterId>, operators: OperatorApi) -> Self {
+        Self { cluster, replicas, id, operators }
     }
 
     /// Answers the request of the member `by`.
@@ -69,7 +67,7 @@ impl MemberApi {
     /// Whether the origin that requests is of another cluster: its certificate alone does not say that. One of an earlier
     /// version names none.
     fn refused(&self, request: &Request<RequestBody>, by: &NodeName) -> Option<Problem> {
-        let (own, named) = self.publisher.cluster().zip(request.headers().get(CLUSTER))?;
+        let (own, named) = self.id.as_ref().zip(request.headers().get(CLUSTER))?;
         if named == own.as_str() {
             return None;
         }

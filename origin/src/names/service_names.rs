@@ -11,7 +11,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::name_records::{NameRecords, NamesUnavailable};
-use crate::publish::{DefinitionChange, PublishError, Publisher};
+use crate::publish::{DefinitionChange, PublishError, Publisher, Repositories};
 
 /// How often names are requested that another repository has, and the pause. After that the next poll requests them.
 const ATTEMPTS: usize = 5;
@@ -26,6 +26,7 @@ pub(crate) struct ServiceNames {
     /// Whether all members have the same configuration files now.
     agree: Arc<dyn Fn() -> bool + Send + Sync>,
     publisher: Arc<Publisher>,
+    repositories: Arc<Repositories>,
     records: NameRecords,
     in_use: Arc<Mutex<InUse>>,
 }
@@ -81,7 +82,8 @@ impl ServiceNames {
         publisher: Arc<Publisher>,
         records: NameRecords,
     ) -> Self {
-        Self { agree, publisher, records, in_use: Arc::default() }
+        let repositories = publisher.repositories.clone();
+        Self { agree, publisher, repositories, records, in_use: Arc::default() }
     }
 
     /// Begins an operator's request. `is_move`: it moves the service away from the repository.
@@ -96,10 +98,10 @@ impl ServiceNames {
     /// # Errors
     /// [`PublishError::HeldElsewhere`], or the names or the record cannot be written.
     pub(crate) async fn take(&self, repository: &RepositoryName, service: &ServiceName) -> Result<(), PublishError> {
-        if self.publisher.defines(repository, service) && !self.publisher.is_withdrawn(repository, service) {
+        if self.repositories.defines(repository, service) && !self.repositories.is_withdrawn(repository, service) {
             return Ok(());
         }
-        let withdrawals = self.publisher.withdrawals(repository);
+        let withdrawals = self.repositories.withdrawals(repository);
         let taken = self.take_all(repository, vec![service.clone()]).await?;
         let adopted =
             taken.into_iter().map(|(service, last)| Ok((service, last?))).collect::<Result<_, PublishError>>()?;
@@ -115,11 +117,11 @@ impl ServiceNames {
     ) -> BTreeMap<ServiceName, PublishError> {
         let mut refused = BTreeMap::new();
         let agree = (self.agree)();
-        let mut unheld = self.publisher.unheld(repository, services);
+        let mut unheld = self.repositories.unheld(repository, services);
         unheld.retain(|service| {
             let why = if lock(&self.in_use).is_moving(&(repository.clone(), service.clone())) {
                 PublishError::Moving(service.clone())
-            } else if !agree && !self.publisher.defines(repository, service) {
+            } else if !agree && !self.repositories.defines(repository, service) {
                 // Two members with different files would both publish it, or take it from each other.
                 PublishError::FilesDiffer(service.clone())
             } else {
@@ -131,7 +133,7 @@ impl ServiceNames {
         if unheld.is_empty() {
             return refused;
         }
-        let withdrawals = self.publisher.withdrawals(repository);
+        let withdrawals = self.repositories.withdrawals(repository);
         let mut adopted = Vec::new();
         for attempt in 1..=ATTEMPTS {
             let taken = match self.take_all(repository, unheld.clone()).await {
@@ -144,7 +146,7 @@ impl ServiceNames {
                     Ok(last) => adopted.push((service, last)),
                     // The files have moved it, and the owner of its old repository passes it on.
                     Err(PublishError::HeldElsewhere { .. })
-                        if attempt < ATTEMPTS && !self.publisher.defines(repository, &service) =>
+                        if attempt < ATTEMPTS && !self.repositories.defines(repository, &service) =>
                     {
                         unheld.push(service);
                     }
@@ -214,8 +216,8 @@ impl ServiceNames {
     /// Removes the document of a service that has moved, before the move is acknowledged: a restart would restore it, should
     /// the service be deleted meanwhile. What fails is tried again by the catalog.
     pub(crate) async fn forget(&self, repository: &RepositoryName, service: &ServiceName) {
-        if self.publisher.defined_elsewhere(repository, service).is_none()
-            || !self.publisher.defines(repository, service)
+        if self.repositories.defined_elsewhere(repository, service).is_none()
+            || !self.repositories.defines(repository, service)
         {
             return;
         }
@@ -235,7 +237,7 @@ impl ServiceNames {
     /// Frees a name that was taken in vain.
     pub(crate) async fn give_back(&self, repository: &RepositoryName, service: &ServiceName) {
         // Only the owner can: who was superseded frees nothing.
-        if self.publisher.has(repository, service) || self.publisher.confirm_ownership(repository).await.is_err() {
+        if self.repositories.has(repository, service) || self.publisher.confirm_ownership(repository).await.is_err() {
             return;
         }
         self.free(repository, vec![service.clone()]).await;
@@ -254,10 +256,10 @@ impl ServiceNames {
             let mut in_use = lock(&self.in_use);
             for name in services {
                 let place = (repository.clone(), name);
-                if in_use.is_edited(&place) || is_defined(&place.1) || self.publisher.has(repository, &place.1) {
+                if in_use.is_edited(&place) || is_defined(&place.1) || self.repositories.has(repository, &place.1) {
                     continue;
                 }
-                let change = NameChange::Free { last: self.publisher.last_generation(repository, &place.1) };
+                let change = NameChange::Free { last: self.repositories.last_generation(repository, &place.1) };
                 let name = place.1;
                 requests.push(NameRequest { name: name.clone(), repository: repository.clone(), fence, change });
                 freed.push(name);
@@ -277,7 +279,7 @@ impl ServiceNames {
     fn forget_used(&self, repository: &RepositoryName) {
         let taken = &mut lock(&self.in_use).taken;
         if let Some(names) = taken.get_mut(repository) {
-            names.retain(|name| !self.publisher.has(repository, name));
+            names.retain(|name| !self.repositories.has(repository, name));
         }
         taken.retain(|_, names| !names.is_empty());
     }
@@ -290,7 +292,7 @@ impl ServiceNames {
         home: impl Fn(&ServiceName) -> Option<RepositoryName>,
     ) -> bool {
         let is_unused =
-            |name: &ServiceName| home(name).as_ref() != Some(repository) && !self.publisher.has(repository, name);
+            |name: &ServiceName| home(name).as_ref() != Some(repository) && !self.repositories.has(repository, name);
         lock(&self.in_use).taken.get(repository).is_some_and(|names| names.iter().any(is_unused))
     }
 
@@ -311,7 +313,7 @@ impl ServiceNames {
         let has_it = |service: &ServiceName| all.holder(service) == Some(repository);
         let is_elsewhere = |service: &ServiceName| all.holder(service).is_some_and(|by| by != repository);
         let (mut moved, mut without) = (Vec::new(), Vec::new());
-        for (service, is_withdrawn) in self.publisher.present(repository) {
+        for (service, is_withdrawn) in self.repositories.present(repository) {
             match home(&service).filter(|home| home != repository) {
                 // It is passed on already, and taken.
                 _ if is_withdrawn && is_elsewhere(&service) => {}
@@ -339,8 +341,10 @@ impl ServiceNames {
         self.forget_used(repository);
         let taken_here = lock(&self.in_use).taken.get(repository).cloned().unwrap_or_default();
         let held = all.of_repository(repository).iter().cloned();
-        let unused: BTreeSet<_> =
-            held.chain(taken_here).filter(|name| !is_defined(name) && !self.publisher.has(repository, name)).collect();
+        let unused: BTreeSet<_> = held
+            .chain(taken_here)
+            .filter(|name| !is_defined(name) && !self.repositories.has(repository, name))
+            .collect();
         if unused.is_empty() {
             return Ok(is_complete);
         }
@@ -351,6 +355,6 @@ impl ServiceNames {
     }
 
     fn fence(&self, repository: &RepositoryName) -> Result<u64, PublishError> {
-        self.publisher.fence(repository).ok_or_else(|| PublishError::NotOwner(repository.clone()))
+        self.repositories.fence(repository).ok_or_else(|| PublishError::NotOwner(repository.clone()))
     }
 }

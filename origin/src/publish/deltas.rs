@@ -10,11 +10,11 @@ use weir_source::Service;
 use weir_store::Area;
 
 use super::decision;
-use super::draft::{Change, Draft, VisibleChange, parsed};
+use super::draft::{Change, Draft, VisibleChange};
 use super::error::PublishError;
 use super::pending_change::PendingChange;
-use super::publisher::Publisher;
-use super::row::Row;
+use super::repositories::Repositories;
+use super::row::{Row, parsed};
 
 /// The versions before the current one that it has deltas against.
 const BASES: usize = 3;
@@ -28,22 +28,28 @@ pub(crate) struct DeltaPlan {
     pub(crate) bases: Vec<Descriptor>,
 }
 
-impl Publisher {
+/// The deltas of current versions.
+pub(crate) struct Deltas {
+    pub(super) repositories: Arc<Repositories>,
+}
+
+impl Deltas {
     /// Takes the next service with a new version, and how many wait after it.
-    pub(crate) async fn next_without_deltas(&self) -> (Arc<Service>, usize) {
-        self.shared.delta_queue.next().await
+    pub(crate) async fn next(&self) -> (Arc<Service>, usize) {
+        self.repositories.shared.delta_queue.next().await
     }
 
     /// The deltas that the current version of a service lacks. `None`: none.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub(crate) async fn delta_plan(&self, service: &Service) -> Result<Option<DeltaPlan>, PublishError> {
-        let has_retained = self.known_service(&service.repository, &service.name, |known| !known.retained.is_empty());
+    pub(crate) async fn plan(&self, service: &Service) -> Result<Option<DeltaPlan>, PublishError> {
+        let has_retained =
+            self.repositories.known_service(&service.repository, &service.name, |known| !known.retained.is_empty());
         if has_retained != Some(true) {
             return Ok(None);
         }
-        let Some(row) = self.row(&service.repository, &service.name).await? else { return Ok(None) };
+        let Some(row) = self.repositories.row(&service.repository, &service.name).await? else { return Ok(None) };
         let Some(target) = row.current.as_ref().map(parsed).transpose()? else { return Ok(None) };
         let has_delta = |base: &Descriptor| {
             let dictionary = Some(base.publication().sha256);
@@ -57,49 +63,48 @@ impl Publisher {
     ///
     /// # Errors
     /// The store cannot be written, or this origin does not own the repository.
-    pub(crate) async fn publish_deltas(
+    pub(crate) async fn publish(
         &self,
         service: &Arc<Service>,
         target: TarballDigest,
         deltas: Vec<(Sha256, Bytes)>,
     ) -> Result<bool, PublishError> {
-        let (protection, time) = self.begin_attempt(&service.repository).finish().await?;
+        let (protection, time) = self.repositories.begin_attempt(&service.repository).finish().await?;
         let mut representations = Vec::new();
         for (dictionary, body) in deltas {
             let size = body.len() as u64;
-            let digest = self.store(&service.repository, (Area::Public, "delta"), body, &protection).await?;
+            let digest =
+                self.repositories.store(&service.repository, (Area::Public, "delta"), body, &protection).await?;
             let (encoding, dictionary) = (Encoding::Dcz, Some(dictionary));
             representations.push(Representation { encoding, dictionary, digest, size, frames: 1 });
         }
         let owned = service.clone();
         let (mut pending_change, answer) = PendingChange::new(vec![service.name.clone()], move |draft| {
-            draft.add_deltas(&owned, &target, representations)
+            add_deltas(draft, &owned, &target, representations)
         });
         pending_change.attempt = Some((protection, time));
-        self.send(&self.handle(&service.repository), pending_change, answer).await
+        self.repositories.handle(&service.repository).send(pending_change, answer).await
     }
 }
 
-impl Draft<'_> {
-    /// Adds deltas to the current version if it is still this one.
-    fn add_deltas(
-        &mut self,
-        service: &Arc<Service>,
-        target: &TarballDigest,
-        deltas: Vec<Representation>,
-    ) -> Result<(bool, Vec<VisibleChange>), PublishError> {
-        let mut row = self.row(&service.name)?;
-        let bases: Vec<_> = bases(&row)?.iter().map(|base| base.publication().sha256).collect();
-        let current = row.current.as_mut().filter(|current| current.digest == *target && !service.is_withdrawn());
-        let Some(current) = current else { return Ok((false, Vec::new())) };
-        let Some(fields) = decision::with_deltas(&parsed(current)?, deltas, &bases) else {
-            return Ok((true, Vec::new()));
-        };
-        let descriptor = self.sign(fields)?;
-        *current = current.with(&descriptor);
-        self.put(row);
-        Ok((true, vec![VisibleChange { service: service.clone(), change: Change::Revised(descriptor) }]))
-    }
+/// Adds deltas to the current version if it is still this one.
+fn add_deltas(
+    draft: &mut Draft<'_>,
+    service: &Arc<Service>,
+    target: &TarballDigest,
+    deltas: Vec<Representation>,
+) -> Result<(bool, Vec<VisibleChange>), PublishError> {
+    let mut row = draft.row(&service.name)?;
+    let bases: Vec<_> = bases(&row)?.iter().map(|base| base.publication().sha256).collect();
+    let current = row.current.as_mut().filter(|current| current.digest == *target && !service.is_withdrawn());
+    let Some(current) = current else { return Ok((false, Vec::new())) };
+    let Some(fields) = decision::with_deltas(&parsed(current)?, deltas, &bases) else {
+        return Ok((true, Vec::new()));
+    };
+    let descriptor = draft.sign(fields)?;
+    *current = current.with(&descriptor);
+    draft.put(row);
+    Ok((true, vec![VisibleChange { service: service.clone(), change: Change::Revised(descriptor) }]))
 }
 
 /// The versions that deltas are made against, the latest first.

@@ -20,7 +20,7 @@ use super::page::{self, Page};
 use super::record::RepositoryRecord;
 use super::request::{Outcome, VersionChange};
 use super::retention::supersede;
-use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
+use super::row::{Pin, Row, StoredVersion, from_unix, parsed, unix_milliseconds};
 use crate::signing::Signer;
 
 /// Options that apply to every change.
@@ -455,10 +455,6 @@ fn current(row: &Row, service: &Service) -> Result<Option<Descriptor>, PublishEr
     let shown = shown.publication();
     let is_elsewhere = shown.repository != service.repository;
     Ok(current.filter(|current| !(is_elsewhere && shown.generation >= current.publication().generation)))
-}
-
-pub(super) fn parsed(version: &StoredVersion) -> Result<Descriptor, PublishError> {
-    version.descriptor().map_err(|error| PublishError::Object(error.to_string()))
 }
 
 /// Includes generations from another repository, or from before the row was damaged, while the service still shows

@@ -67,6 +67,17 @@ pub(crate) enum PublishError {
     ShuttingDown,
 }
 
+/// Why a repository was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TakeError {
+    /// The record has another version: somebody else wrote it.
+    #[error("the record of the repository has another version than the one that was claimed")]
+    Superseded,
+    /// Try again.
+    #[error(transparent)]
+    Failed(#[from] PublishError),
+}
+
 impl From<ObjectError> for PublishError {
     fn from(error: ObjectError) -> Self {
         Self::Object(error.to_string())

@@ -10,19 +10,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
 use tokio::time::sleep;
-use weir_protocol::descriptor::Generation;
-use weir_protocol::digest::ObjectDigest;
+use weir_model::failpoint;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::shutdown::Drain;
+use weir_store::{Area, ObjectError, RecordKey};
 
+use super::alignment::retire_moved_services;
 use super::error::PublishError;
 use super::mark::Mark;
 use super::protection::Collection;
 use super::publisher::Publisher;
+use super::repositories::{Handle, Repositories};
+use super::repository::Repository;
 use super::retention::{Usage, is_too_old, over_limit};
-use super::writer::Repository;
-use weir_model::failpoint;
-use weir_store::{Area, ObjectError, RecordKey};
+use super::store_identity::StoreIdentity;
+use crate::config::RetentionConfig;
 
 /// The longest time between two collections of a changing repository. The shortest is half of the grace period, if
 /// that is less.
@@ -36,19 +39,27 @@ const MAX_FAILURES: u32 = 3;
 
 const CONCURRENT_DELETIONS: usize = 8;
 
+/// Collects the garbage of owned repositories.
+pub(crate) struct Collector {
+    repositories: Arc<Repositories>,
+    retention: RetentionConfig,
+    identity: StoreIdentity,
+    totals: Totals,
+}
+
 /// The result of the last collection of each repository.
 #[derive(Debug, Default)]
-pub(super) struct Totals(HashMap<RepositoryName, Collected>);
+struct Totals(HashMap<RepositoryName, Collected>);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Collected {
+struct Collected {
     /// Bytes of the referenced frames and manifests.
-    pub(super) bytes: u64,
+    bytes: u64,
     /// Unreferenced objects that are not deleted yet.
-    pub(super) unreferenced: usize,
-    pub(super) deleted: usize,
+    unreferenced: usize,
+    deleted: usize,
     /// A page, descriptor or manifest cannot be read.
-    pub(super) is_blocked: bool,
+    is_blocked: bool,
     /// Failed collections in a row.
     failures: u32,
 }
@@ -59,24 +70,32 @@ impl Totals {
     }
 }
 
-impl Publisher {
+impl Collector {
+    /// A collector of what a publisher stores.
+    pub(crate) fn new(publisher: &Publisher, retention: RetentionConfig) -> Self {
+        let (repositories, identity) = (publisher.repositories.clone(), publisher.identity.clone());
+        Self { repositories, retention, identity, totals: Totals::default() }
+    }
+
     /// Collects after publications and periodically, until the drain begins.
-    pub(crate) async fn collect_garbage(self: Arc<Self>, drain: Drain) {
-        let interval = MAX_INTERVAL.min(self.shared.grace_period / 2);
-        let mut totals = Totals::default();
+    pub(crate) async fn run(mut self, drain: Drain) {
+        let interval = MAX_INTERVAL.min(self.retention.gc_grace_period / 2);
         loop {
             tokio::select! {
                 () = drain.begun() => return,
                 () = sleep(interval) => {}
             }
             let all = async {
-                self.retire_moved_services(SystemTime::now()).await;
-                totals.0.retain(|name, _| self.repository(name).is_some_and(|repository| repository.is_taken()));
-                for repository in self.due(Instant::now()) {
-                    self.collect(&repository, &mut totals, Instant::now()).await;
+                retire_moved_services(&self.repositories, SystemTime::now()).await;
+                let is_taken = |name: &RepositoryName| {
+                    self.repositories.repository(name).is_some_and(|repository| repository.is_taken())
+                };
+                self.totals.0.retain(|name, _| is_taken(name));
+                for handle in self.due(Instant::now()) {
+                    self.collect(&handle, Instant::now()).await;
                 }
                 // After all, because only now the sum is right.
-                self.expire_bytes(&mut totals).await;
+                self.expire_bytes().await;
             };
             tokio::select! {
                 () = drain.begun() => return,
@@ -85,53 +104,29 @@ impl Publisher {
         }
     }
 
-    /// Retires moved services in their old repository once the new one has published them.
-    pub(super) async fn retire_moved_services(&self, now: SystemTime) {
-        let repositories = self.repositories();
-        let mut newest: HashMap<ServiceName, Generation> = HashMap::new();
-        for repository in &repositories {
-            for (service, known) in repository.known().services.iter().filter(|(_, known)| known.current.is_some()) {
-                let generation = newest.entry(service.clone()).or_default();
-                *generation = known.generation.max(*generation);
-            }
-        }
-        for repository in repositories.into_iter().filter(|repository| repository.is_taken()) {
-            let is_older =
-                |service: &ServiceName, generation| newest.get(service).is_some_and(|newest| generation < *newest);
-            let moved: Vec<_> = {
-                let known = repository.known();
-                let current = known.services.iter().filter(|(_, known)| known.current.is_some());
-                let moved = current.filter(|(service, known)| is_older(service, known.generation));
-                moved.map(|(service, known)| (service.clone(), known.generation)).collect()
-            };
-            if moved.is_empty() || repository.suspension().is_some() {
-                continue;
-            }
-            if let Err(error) = self.retire_at(&repository.name, moved, now).await {
-                tracing::warn!(repository = %repository.name, %error, "moved services cannot be deleted from their old repository yet");
-            }
-        }
-    }
-
     /// The repositories that need a collection.
-    pub(super) fn due(&self, now: Instant) -> Vec<Arc<Repository>> {
-        let oldest = |repository: &Arc<Repository>| {
+    pub(super) fn due(&self, now: Instant) -> Vec<Handle> {
+        let oldest = |repository: &Repository| {
             let known = repository.known();
             let services = known.services.values();
             services.flat_map(|service| service.retained.iter().map(|retained| retained.seen)).min()
         };
-        let is_due = |repository: &Arc<Repository>, oldest: Option<Instant>| {
+        let is_due = |repository: &Repository| {
             repository.is_dirty.load(Ordering::Relaxed)
-                || repository.protected.needs_mark(now, self.shared.grace_period)
-                || oldest.is_some_and(|oldest| is_too_old(oldest, now, self.retention.age))
+                || repository.protected.needs_mark(now, self.retention.gc_grace_period)
+                || oldest(repository).is_some_and(|oldest| is_too_old(oldest, now, self.retention.age))
         };
-        let owned = self.repositories().into_iter().filter(|repository| repository.is_taken());
-        owned.filter(|repository| is_due(repository, oldest(repository))).collect()
+        self.owned().filter(|handle| is_due(&handle.repository)).collect()
     }
 
-    pub(super) async fn collect(&self, repository: &Repository, totals: &mut Totals, now: Instant) {
-        let before = totals.0.get(&repository.name).copied().unwrap_or_default();
-        let (collected, word) = match Box::pin(self.collect_one(repository, now)).await {
+    fn owned(&self) -> impl Iterator<Item = Handle> + use<> {
+        self.repositories.handles().into_iter().filter(|handle| handle.repository.is_taken())
+    }
+
+    pub(super) async fn collect(&mut self, handle: &Handle, now: Instant) {
+        let repository = &handle.repository;
+        let before = self.totals.0.get(&repository.name).copied().unwrap_or_default();
+        let (collected, word) = match Box::pin(self.collect_one(handle, now)).await {
             Ok(collected) if collected.is_blocked => (collected, "blocked"),
             Ok(collected) => (collected, "done"),
             Err(error) => {
@@ -142,7 +137,7 @@ impl Publisher {
                 (Collected { deleted: 0, is_blocked: failures >= MAX_FAILURES, failures, ..before }, "failed")
             }
         };
-        let metrics = &self.shared.metrics;
+        let (metrics, totals) = (&self.repositories.shared.metrics, &mut self.totals);
         metrics.gc_runs.with_label_values(&[word]).inc();
         metrics.gc_deleted.inc_by(collected.deleted as u64);
         totals.0.insert(repository.name.clone(), collected);
@@ -152,8 +147,9 @@ impl Publisher {
         metrics.gc_blocked_repositories.set(gauge(totals.0.values().filter(|one| one.is_blocked).count() as u64));
     }
 
-    async fn collect_one(&self, repository: &Repository, now: Instant) -> Result<Collected, PublishError> {
-        self.expire_old(repository, now).await?;
+    async fn collect_one(&self, handle: &Handle, now: Instant) -> Result<Collected, PublishError> {
+        let repository = &handle.repository;
+        self.expire_old(handle, now).await?;
         // Begins before the state is read: objects that become referenced later are protected.
         let collection = repository.protected.begin_collection();
         repository.is_dirty.store(false, Ordering::Relaxed);
@@ -167,7 +163,7 @@ impl Publisher {
             repository.is_dirty.store(true, Ordering::Relaxed);
             return Ok(Collected { is_blocked: true, ..Collected::default() });
         }
-        let mut mark = Mark::of(self.objects(), &repository.name, &record).await;
+        let mut mark = Mark::of(self.repositories.objects(), &repository.name, &record).await;
         if let Some(error) = mark.failure {
             return Err(PublishError::Object(error));
         }
@@ -191,48 +187,50 @@ impl Publisher {
 
     /// Expires the versions that were superseded the longest ago, in whichever owned repository they are, until all
     /// repositories together have at most `retention.bytes`.
-    pub(super) async fn expire_bytes(&self, totals: &mut Totals) {
+    pub(super) async fn expire_bytes(&mut self) {
         let Some(limit) = self.retention.bytes.map(|bytes| bytes.as_u64()) else { return };
         let mut done = HashSet::new();
-        while totals.bytes() > limit {
-            let oldest = |repository: &Arc<Repository>| {
-                let known = repository.known();
+        while self.totals.bytes() > limit {
+            let oldest = |handle: &Handle| {
+                let known = handle.repository.known();
                 known.services.values().flat_map(|service| &service.retained).map(|one| one.superseded_at).min()
             };
-            let repositories =
-                self.repositories().into_iter().filter(|one| one.is_taken() && !done.contains(&one.name));
-            let mut oldest: Vec<_> = repositories.filter_map(|one| Some((oldest(&one)?, one))).collect();
+            let handles = self.owned().filter(|handle| !done.contains(&handle.repository.name));
+            let mut oldest: Vec<_> = handles.filter_map(|handle| Some((oldest(&handle)?, handle))).collect();
             oldest.sort_by_key(|(at, _)| *at);
-            let Some((_, repository)) = oldest.first() else { return };
+            let Some((_, handle)) = oldest.first() else { return };
+            let name = &handle.repository.name;
             let until = oldest.get(1).map_or(u64::MAX, |(next, _)| *next);
-            let own = totals.0.entry(repository.name.clone()).or_default().bytes;
-            let limit = (limit + own).saturating_sub(totals.bytes());
-            match Box::pin(self.expire_bytes_of(repository, limit, until)).await {
-                Ok(bytes) if bytes < own => totals.0.entry(repository.name.clone()).or_default().bytes = bytes,
-                Ok(_) => drop(done.insert(repository.name.clone())),
+            let own = self.totals.0.entry(name.clone()).or_default().bytes;
+            let limit = (limit + own).saturating_sub(self.totals.bytes());
+            match Box::pin(self.expire_bytes_of(handle, limit, until)).await {
+                Ok(bytes) if bytes < own => self.totals.0.entry(name.clone()).or_default().bytes = bytes,
+                Ok(_) => drop(done.insert(name.clone())),
                 Err(error) => {
-                    tracing::warn!(repository = %repository.name, %error, "superseded versions cannot be expired yet");
-                    done.insert(repository.name.clone());
+                    tracing::warn!(repository = %name, %error, "superseded versions cannot be expired yet");
+                    done.insert(name.clone());
                 }
             }
         }
     }
 
     /// Expires versions of a repository that were superseded until a time. Returns the bytes that remain.
-    async fn expire_bytes_of(&self, repository: &Repository, limit: u64, until: u64) -> Result<u64, PublishError> {
+    async fn expire_bytes_of(&self, handle: &Handle, limit: u64, until: u64) -> Result<u64, PublishError> {
+        let repository = &handle.repository;
         let record = repository.known().record.clone();
-        let mark = Mark::of(self.objects(), &repository.name, &record).await;
+        let mark = Mark::of(self.repositories.objects(), &repository.name, &record).await;
         if let Some(error) = mark.failure {
             return Err(PublishError::Object(error));
         }
         let mut usage = Usage::default();
         mark.versions.iter().for_each(|version| usage.add(&version.objects));
         let over = over_limit(mark.versions, &mut usage, limit, until);
-        self.expire(repository, "bytes", over.into_iter().map(|version| (version.service, version.digest))).await?;
+        self.expire(handle, "bytes", over.into_iter().map(|version| (version.service, version.digest))).await?;
         Ok(usage.bytes())
     }
 
-    async fn expire_old(&self, repository: &Repository, now: Instant) -> Result<(), PublishError> {
+    async fn expire_old(&self, handle: &Handle, now: Instant) -> Result<(), PublishError> {
+        let repository = &handle.repository;
         let old: Vec<_> = {
             let known = repository.known();
             let services = known.services.iter();
@@ -240,37 +238,38 @@ impl Publisher {
             let old = retained.filter(|(_, one)| is_too_old(one.seen, now, self.retention.age));
             old.map(|(service, one)| (service.clone(), one.digest)).collect()
         };
-        self.expire(repository, "age", old.into_iter()).await?;
+        self.expire(handle, "age", old.into_iter()).await?;
         let gone = repository.known().excess_tombstones(MAX_TOMBSTONES);
         if gone.is_empty() || repository.suspension().is_some() {
             return Ok(());
         }
-        self.drop_tombstones(&repository.name, gone).await
+        let services = gone.clone();
+        handle.edit(services, move |draft| gone.iter().try_for_each(|service| draft.drop_tombstone(service))).await
     }
 
     async fn expire(
         &self,
-        repository: &Repository,
+        handle: &Handle,
         bound: &str,
-        versions: impl Iterator<Item = (ServiceName, weir_protocol::digest::TarballDigest)>,
+        versions: impl Iterator<Item = (ServiceName, TarballDigest)>,
     ) -> Result<(), PublishError> {
         let versions: Vec<_> = versions.collect();
-        if versions.is_empty() || repository.suspension().is_some() {
+        if versions.is_empty() || handle.repository.suspension().is_some() {
             return Ok(());
         }
-        let dropped = self.drop_versions(&repository.name, versions).await?;
+        let dropped = handle.drop_versions(versions).await?;
         failpoint!("versions have expired");
-        self.shared.metrics.expired_versions.with_label_values(&[bound]).inc_by(dropped as u64);
+        self.repositories.shared.metrics.expired_versions.with_label_values(&[bound]).inc_by(dropped as u64);
         Ok(())
     }
 
     /// Checks that the stored record is the known one, so that no other origin has referenced an object since.
     async fn check_owner(&self, repository: &Repository) -> Result<(), PublishError> {
-        if !self.is_in_cluster() {
+        if !self.repositories.is_in_cluster() {
             return Ok(());
         }
         let before = repository.known().version.clone();
-        let stored = self.shared.records.get(&RecordKey::repository(&repository.name)).await?;
+        let stored = self.repositories.shared.records.get(&RecordKey::repository(&repository.name)).await?;
         let stored = stored.map(|record| record.version);
         // The writer may have replaced it in between.
         if stored == before || stored == repository.known().version {
@@ -288,8 +287,8 @@ impl Publisher {
     ) -> Result<(), ObjectError> {
         let ended = || ObjectError::Unavailable("the session of this origin ended during the deletion".to_owned());
         tokio::select! {
-            deleted = self.objects().delete(repository, area, digest) => deleted,
-            () = self.shared.validity.ended() => Err(ended()),
+            deleted = self.repositories.objects().delete(repository, area, digest) => deleted,
+            () = self.repositories.shared.validity.ended() => Err(ended()),
         }
     }
 
@@ -305,23 +304,23 @@ impl Publisher {
         if !mark.unreadable_pages.is_empty() {
             return Ok((0, 0));
         }
-        self.identity.check(self.objects()).await?;
+        self.identity.check(self.repositories.objects()).await?;
         let mut found: HashMap<ObjectDigest, Area> = HashMap::new();
         if mark.unreadable_manifests.is_empty() {
-            let stored = self.objects().list(&repository.name, Area::Public).await?;
+            let stored = self.repositories.objects().list(&repository.name, Area::Public).await?;
             let unreferenced = stored.iter().filter(|object| !public.contains(&object.digest));
             found.extend(unreferenced.map(|object| (object.digest, Area::Public)));
         }
-        let private = self.objects().list(&repository.name, Area::Private).await?;
+        let private = self.repositories.objects().list(&repository.name, Area::Private).await?;
         let private = private.iter().filter(|object| !mark.private.contains(&object.digest));
         found.extend(private.map(|object| (object.digest, Area::Private)));
-        let (count, due) = collection.unreferenced(found.keys().copied(), now, self.shared.grace_period);
+        let (count, due) = collection.unreferenced(found.keys().copied(), now, self.retention.gc_grace_period);
         // A release waits until this is over.
         let _deleting = repository.deleting.lock().await;
         if !due.is_empty() {
             self.check_owner(repository).await?;
         }
-        let may_delete = || repository.is_taken() && self.shared.validity.holds();
+        let may_delete = || repository.is_taken() && self.repositories.shared.validity.holds();
         let due = due.into_iter().filter(|digest| may_delete() && collection.begin_deletion(digest));
         let deletions = due.map(|digest| {
             let area = found[&digest];

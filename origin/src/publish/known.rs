@@ -1,12 +1,12 @@
 //! The part of a repository's state in memory: what requests and decisions need of each service, not its whole row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_store::Version;
 use weir_tarball::ContentKey;
 
@@ -154,5 +154,41 @@ impl KnownService {
     /// Whether the current content is known to have this key.
     pub(super) fn is_at(&self, key: &ContentKey) -> bool {
         self.other_key.as_ref() == Some(key) || self.current.as_ref().is_some_and(|current| current.key == *key)
+    }
+}
+
+/// A deleted service, with its last generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Retired {
+    /// The repository whose record remembers it.
+    pub(crate) repository: RepositoryName,
+    pub(crate) service: ServiceName,
+    pub(crate) generation: Generation,
+}
+
+/// The published state after the start.
+#[derive(Debug, Default)]
+pub(crate) struct Started {
+    /// The current descriptors of the configured services.
+    pub(crate) current: HashMap<ServiceName, Descriptor>,
+    /// Since when each pinned service is pinned.
+    pub(crate) pins: HashMap<ServiceName, SystemTime>,
+    /// Services that were retired.
+    pub(crate) retired: Vec<Retired>,
+}
+
+impl Started {
+    /// Adds those services of a repository that are configured.
+    pub(super) fn add(&mut self, known: &Known, is_configured: impl Fn(&ServiceName) -> bool) {
+        for (service, known) in &known.services {
+            let Some(current) = known.current.as_ref().filter(|_| is_configured(service)) else { continue };
+            let descriptor = &current.descriptor;
+            let is_newer = |other: &Descriptor| other.version() < descriptor.version();
+            if self.current.get(service).is_none_or(is_newer) {
+                self.current.insert(service.clone(), Descriptor::clone(descriptor));
+                self.pins.remove(service);
+                self.pins.extend(known.pinned_since.map(|since| (service.clone(), since)));
+            }
+        }
     }
 }

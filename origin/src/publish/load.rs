@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::manifest::Manifest;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::MirrorManifest;
 use weir_store::{Area, ObjectError, Objects, RecordError, RecordKey, Records};
 
 use super::error::PublishError;
@@ -205,6 +207,20 @@ pub(super) async fn read_manifest(
 ) -> Result<Manifest, ReadError> {
     let bytes = objects.get(repository, Area::Public, digest).await?;
     Manifest::parse(&bytes).map_err(|error| ReadError::Damaged(format!("manifest {digest}: {error}")))
+}
+
+/// Reads the manifest with this digest.
+pub(super) async fn read_mirror(
+    objects: &Objects,
+    repository: &RepositoryName,
+    digest: &ObjectDigest,
+) -> Result<MirrorManifest, ReadError> {
+    parse_list(&objects.get(repository, Area::Private, digest).await?)
+}
+
+/// Parses a list that is stored with a mirror.
+pub(super) fn parse_list<T: serde::de::DeserializeOwned>(bytes: &Bytes) -> Result<T, ReadError> {
+    serde_json::from_slice(bytes).map_err(|error| ReadError::Damaged(format!("a list of bundles: {error}")))
 }
 
 enum Read {

@@ -7,13 +7,12 @@ use futures_util::{StreamExt, stream};
 use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_store::Objects;
+use weir_source::StoredLfsObject;
+use weir_store::{Area, Objects};
 
-use super::draft::parsed;
-use super::load::{ReadError, read_manifest, read_page};
-use super::mirror::mirror_objects;
+use super::load::{ReadError, parse_list, read_manifest, read_mirror, read_page};
 use super::record::RepositoryRecord;
-use super::row::{Row, StoredVersion};
+use super::row::{Row, StoredVersion, parsed};
 
 const CONCURRENT_MANIFESTS: usize = 8;
 
@@ -135,4 +134,24 @@ impl Mark {
         found.dedup();
         found
     }
+}
+
+/// All objects of a stored mirror, without the manifest itself.
+async fn mirror_objects(
+    objects: &Objects,
+    repository: &RepositoryName,
+    digest: &ObjectDigest,
+) -> Result<Vec<ObjectDigest>, ReadError> {
+    let manifest = read_mirror(objects, repository, digest).await?;
+    let mut found: Vec<_> = manifest.parts().map(|part| part.digest).collect();
+    if let Some(page) = &manifest.lfs {
+        let read = objects.get(repository, Area::Private, &page.digest).await.map_err(ReadError::from);
+        match read.and_then(|bytes| parse_list::<Vec<StoredLfsObject>>(&bytes)) {
+            Ok(stored) => found.extend(stored.iter().flat_map(|object| &object.parts).map(|part| part.digest)),
+            // They are stored again.
+            Err(ReadError::Damaged(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }

@@ -3,6 +3,8 @@
 //!
 //! Everything here can be had again from the upstream. So damage costs a clone, and no previous copy is kept.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
@@ -11,42 +13,9 @@ use weir_store::{Area, ObjectError, Objects};
 
 use super::draft::Draft;
 use super::error::PublishError;
-use super::load::ReadError;
+use super::load::{ReadError, parse_list, read_mirror};
 use super::protection::Protection;
-use super::publisher::Publisher;
-
-/// Reads the manifest with this digest.
-pub(super) async fn read_mirror(
-    objects: &Objects,
-    repository: &RepositoryName,
-    digest: &ObjectDigest,
-) -> Result<MirrorManifest, ReadError> {
-    parse(&objects.get(repository, Area::Private, digest).await?)
-}
-
-/// All objects of a stored mirror, without the manifest itself.
-pub(super) async fn mirror_objects(
-    objects: &Objects,
-    repository: &RepositoryName,
-    digest: &ObjectDigest,
-) -> Result<Vec<ObjectDigest>, ReadError> {
-    let manifest = read_mirror(objects, repository, digest).await?;
-    let mut found: Vec<_> = manifest.parts().map(|part| part.digest).collect();
-    if let Some(page) = &manifest.lfs {
-        let read = objects.get(repository, Area::Private, &page.digest).await.map_err(ReadError::from);
-        match read.and_then(|bytes| parse::<Vec<StoredLfsObject>>(&bytes)) {
-            Ok(stored) => found.extend(stored.iter().flat_map(|object| &object.parts).map(|part| part.digest)),
-            // They are stored again.
-            Err(ReadError::Damaged(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(found)
-}
-
-fn parse<T: serde::de::DeserializeOwned>(bytes: &Bytes) -> Result<T, ReadError> {
-    serde_json::from_slice(bytes).map_err(|error| ReadError::Damaged(format!("a list of bundles: {error}")))
-}
+use super::repositories::Repositories;
 
 /// The objects of a mirror that is being stored. Garbage collection deletes none of them until it is dropped.
 pub(crate) struct MirrorUpload {
@@ -63,12 +32,17 @@ impl MirrorUpload {
     }
 }
 
-impl Publisher {
+/// The stored mirrors of repositories.
+pub(crate) struct Mirrors {
+    pub(super) repositories: Arc<Repositories>,
+}
+
+impl Mirrors {
     /// The stored mirror of a repository; `None` if there is none that can be used.
-    pub(crate) async fn mirror(&self, repository: &RepositoryName) -> Result<Option<MirrorManifest>, PublishError> {
-        let digest = self.repository(repository).and_then(|known| known.known().record.mirror);
+    pub(crate) async fn read(&self, repository: &RepositoryName) -> Result<Option<MirrorManifest>, PublishError> {
+        let digest = self.repositories.repository(repository).and_then(|known| known.known().record.mirror);
         let Some(digest) = digest else { return Ok(None) };
-        match read_mirror(self.objects(), repository, &digest).await {
+        match read_mirror(self.repositories.objects(), repository, &digest).await {
             Ok(manifest) => Ok(Some(manifest)),
             Err(ReadError::Damaged(error)) => {
                 tracing::warn!(%repository, error, "the stored bundles of the mirror are lost; they are written again");
@@ -80,48 +54,41 @@ impl Publisher {
 
     /// The LFS objects of a stored mirror; none if they cannot be read.
     pub(crate) async fn stored_lfs(&self, repository: &RepositoryName) -> Vec<StoredLfsObject> {
-        let Ok(Some(MirrorManifest { lfs: Some(page), .. })) = self.mirror(repository).await else { return Vec::new() };
-        let read = self.objects().get(repository, Area::Private, &page.digest).await;
-        read.map_err(ReadError::from).and_then(|bytes| parse(&bytes)).unwrap_or_default()
+        let Ok(Some(MirrorManifest { lfs: Some(page), .. })) = self.read(repository).await else { return Vec::new() };
+        let read = self.repositories.objects().get(repository, Area::Private, &page.digest).await;
+        read.map_err(ReadError::from).and_then(|bytes| parse_list(&bytes)).unwrap_or_default()
     }
 
     /// The objects of stored mirrors. They would push all others out of the local copy of a bucket.
-    pub(crate) fn mirror_objects(&self) -> Objects {
-        self.objects().past_cache()
+    pub(crate) fn objects(&self) -> Objects {
+        self.repositories.objects().past_cache()
     }
 
-    pub(crate) fn begin_mirror(&self, repository: &RepositoryName) -> MirrorUpload {
-        let protection = Protection::new(self.handle(repository).repository.protected.clone());
-        MirrorUpload { objects: self.mirror_objects(), repository: repository.clone(), protection }
+    pub(crate) fn begin(&self, repository: &RepositoryName) -> MirrorUpload {
+        let protection = Protection::new(self.repositories.handle(repository).repository.protected.clone());
+        MirrorUpload { objects: self.objects(), repository: repository.clone(), protection }
     }
 
     /// Lets the record name these bundles, instead of those before.
-    pub(crate) async fn set_mirror(
-        &self,
-        upload: &MirrorUpload,
-        manifest: &MirrorManifest,
-    ) -> Result<(), PublishError> {
+    pub(crate) async fn set(&self, upload: &MirrorUpload, manifest: &MirrorManifest) -> Result<(), PublishError> {
         let bytes = serde_json::to_vec(manifest).map_err(|error| PublishError::Object(error.to_string()))?;
         let digest = upload.put(bytes.into()).await?;
-        self.name_mirror(&upload.repository, Some(digest)).await
+        self.name(&upload.repository, Some(digest)).await
     }
 
     /// Forgets the bundles of a deleted repository. Garbage collection deletes them.
-    pub(crate) async fn forget_mirror(&self, repository: &RepositoryName) -> Result<(), PublishError> {
-        let is_named = self.repository(repository).is_some_and(|known| known.known().record.mirror.is_some());
-        if is_named { self.name_mirror(repository, None).await } else { Ok(()) }
+    pub(crate) async fn forget(&self, repository: &RepositoryName) -> Result<(), PublishError> {
+        let is_named =
+            self.repositories.repository(repository).is_some_and(|known| known.known().record.mirror.is_some());
+        if is_named { self.name(repository, None).await } else { Ok(()) }
     }
 
-    async fn name_mirror(
-        &self,
-        repository: &RepositoryName,
-        manifest: Option<ObjectDigest>,
-    ) -> Result<(), PublishError> {
+    async fn name(&self, repository: &RepositoryName, manifest: Option<ObjectDigest>) -> Result<(), PublishError> {
         let name = move |draft: &mut Draft<'_>| {
             draft.record.mirror = manifest;
             draft.set_changed();
-            Ok::<_, PublishError>(((), Vec::new()))
+            Ok(())
         };
-        self.change(&self.handle(repository), Vec::new(), name).await
+        self.repositories.handle(repository).edit(Vec::new(), name).await
     }
 }

@@ -1,48 +1,56 @@
 //! Which repositories this origin may write, and how it reads the others.
 //!
-//! A single origin owns all its repositories from the start. In a cluster an origin owns one from [`Publisher::take`] to
-//! [`Publisher::release`]; before and after, its state in memory is a view that [`Publisher::refresh`] reads again.
+//! A single origin owns all its repositories from the start. In a cluster an origin owns one from [`Ownership::take`] to
+//! [`Ownership::release`]; before and after, its state in memory is a view that [`Ownership::refresh`] reads again.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
-use tokio::sync::oneshot;
-use weir_ownership::Claim;
-use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_store::{Listed, Version};
 
-use super::error::PublishError;
-use super::open::Started;
-use super::publisher::Publisher;
-use super::writer::{Request, Writer};
+use super::alignment::{retire_moved_services, update};
+use super::error::{PublishError, TakeError};
+use super::known::{Retired, Started};
+use super::repositories::{Handle, Repositories};
+use super::writer::Request;
 
 /// Repositories of other origins that are read again at a time.
 const CONCURRENT_REFRESHES: usize = 8;
 
-/// Why a repository was not taken.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TakeError {
-    /// The record has another version: somebody else wrote it.
-    #[error("the record of the repository has another version than the one that was claimed")]
-    Superseded,
-    /// Try again.
-    #[error(transparent)]
-    Failed(#[from] PublishError),
+/// Takes and hands over repositories.
+pub(crate) struct Ownership {
+    pub(super) repositories: Arc<Repositories>,
 }
 
-/// The last read of a repository that this origin does not own.
-#[derive(Debug, Default)]
-pub(super) struct LastRead {
-    /// When the last successful one began.
-    begun: Option<Instant>,
-    /// When the last one failed, and why.
-    failed: Option<(Instant, PublishError)>,
-}
+impl Ownership {
+    /// Retires services that are not `configured`, signs versions again if the keys have changed, and republishes
+    /// services below the floor of generations. Call it once, after [`open`](super::open::open). In a cluster nothing is owned
+    /// then, so nothing is written.
+    ///
+    /// # Errors
+    /// A record cannot be written.
+    pub(crate) async fn start(
+        &self,
+        configured: &HashSet<ServiceName>,
+        now: SystemTime,
+    ) -> Result<Started, PublishError> {
+        let mut started = Started::default();
+        // Before the floor is applied: a superseded version must not be republished.
+        retire_moved_services(&self.repositories, now).await;
+        let handles = self.repositories.handles();
+        for handle in handles.iter().filter(|handle| handle.repository.is_taken()) {
+            let is_configured = |service: &ServiceName| configured.contains(service);
+            started.retired.extend(self.align_one(handle, &is_configured, now).await?);
+        }
+        for Handle { repository, .. } in &handles {
+            started.add(&repository.known(), |service| configured.contains(service));
+        }
+        Ok(started)
+    }
 
-impl Publisher {
     /// Begins to write a repository whose claim this origin has written with this version. It reads the state, but of the
     /// pages only those that it does not know, and publishes services below the floor of generations again. Otherwise
     /// nothing is written: a hand-over signs and retires nothing.
@@ -50,37 +58,32 @@ impl Publisher {
     /// # Errors
     /// The repository is not taken.
     pub(crate) async fn take(&self, repository: &RepositoryName, version: &Version) -> Result<(), TakeError> {
-        let handle = self.handle(repository);
-        let (done, answer) = oneshot::channel();
-        let sent = handle.requests.send(Request::Take(version.clone(), done)).await;
-        sent.map_err(|_| PublishError::ShuttingDown)?;
-        answer.await.map_err(|_| PublishError::ShuttingDown)??;
+        let handle = self.repositories.handle(repository);
+        handle.ask(|done| Request::Take(version.clone(), done)).await??;
         let keys = handle.repository.known().record.signed_with.clone();
-        if let Err(error) = self.update(&handle, HashSet::new(), keys, SystemTime::now()).await {
+        if let Err(error) =
+            update(&handle, &self.repositories.shared.rules, HashSet::new(), keys, SystemTime::now()).await
+        {
             self.release(repository).await;
             return Err(error.into());
         }
         Ok(())
     }
 
-    /// Ends what [`Publisher::take`] began, except for a write that is in progress: changes are refused, nothing is
+    /// Ends what [`Ownership::take`] began, except for a write that is in progress: changes are refused, nothing is
     /// announced any more, and garbage collection stops.
     pub(crate) fn withdraw(&self, repository: &RepositoryName) {
-        if let Some(handle) = self.existing(repository).filter(|_| self.is_in_cluster()) {
+        if let Some(handle) = self.repositories.existing(repository).filter(|_| self.repositories.is_in_cluster()) {
             *handle.repository.taken() = false;
         }
     }
 
-    /// [Withdraws](Publisher::withdraw), and waits until nothing writes the record or deletes objects any more. Returns
+    /// [Withdraws](Ownership::withdraw), and waits until nothing writes the record or deletes objects any more. Returns
     /// whether no write has an unknown outcome. If the caller gives up, a write may still be in progress.
     pub(crate) async fn release(&self, repository: &RepositoryName) -> bool {
         self.withdraw(repository);
-        let Some(handle) = self.existing(repository) else { return true };
-        let (done, answer) = oneshot::channel();
-        if handle.requests.send(Request::Release(done)).await.is_err() {
-            return false;
-        }
-        let is_settled = answer.await.unwrap_or(false);
+        let Some(handle) = self.repositories.existing(repository) else { return true };
+        let is_settled = handle.ask(Request::Release).await.unwrap_or(false);
         drop(handle.repository.deleting.lock().await);
         is_settled
     }
@@ -97,11 +100,34 @@ impl Publisher {
         now: SystemTime,
     ) -> Result<Started, PublishError> {
         let not_owner = || PublishError::NotOwner(repository.clone());
-        let handle = self.existing(repository).filter(|handle| handle.repository.is_taken()).ok_or_else(not_owner)?;
+        let handle = self
+            .repositories
+            .existing(repository)
+            .filter(|handle| handle.repository.is_taken())
+            .ok_or_else(not_owner)?;
         let retired = self.align_one(&handle, is_configured, now).await?;
         let mut aligned = Started { retired, ..Started::default() };
-        aligned.add(&handle.repository, is_configured);
+        aligned.add(&handle.repository.known(), is_configured);
         Ok(aligned)
+    }
+
+    /// Brings a repository in line with the configured services and with the keys of now. Returns what it has retired.
+    async fn align_one(
+        &self,
+        handle: &Handle,
+        is_configured: &(impl Fn(&ServiceName) -> bool + Sync),
+        now: SystemTime,
+    ) -> Result<Vec<Retired>, PublishError> {
+        // A service that no readable document defines may be defined in an unreadable one.
+        let gone = if self.repositories.may_have_unknown_definitions() {
+            HashSet::new()
+        } else {
+            let known = handle.repository.known();
+            let current = known.services.iter().filter(|(_, row)| row.current.is_some());
+            current.filter(|(service, _)| !is_configured(service)).map(|(service, _)| service.clone()).collect()
+        };
+        let rules = &self.repositories.shared.rules;
+        update(handle, rules, gone, rules.signer.public_keys(), now).await
     }
 
     /// Reads a repository of another origin again, unless a read that began within `max_age` has succeeded. Callers share
@@ -111,7 +137,7 @@ impl Publisher {
     /// The stored state cannot be read; the one before stays.
     pub(crate) async fn refresh(&self, repository: &RepositoryName, max_age: Duration) -> Result<(), PublishError> {
         let asked = Instant::now();
-        let handle = self.handle(repository);
+        let handle = self.repositories.handle(repository);
         let mut last = handle.repository.last_read.lock().await;
         if last.begun.is_some_and(|begun| begun + max_age >= asked) {
             return Ok(());
@@ -121,9 +147,7 @@ impl Publisher {
             return Err(error.clone());
         }
         let begun = Instant::now();
-        let (done, answer) = oneshot::channel();
-        handle.requests.send(Request::Refresh(done)).await.map_err(|_| PublishError::ShuttingDown)?;
-        let read = answer.await.map_err(|_| PublishError::ShuttingDown)?;
+        let read = handle.ask(Request::Refresh).await?;
         match &read {
             Ok(()) => last.begun = Some(begun),
             Err(error) => last.failed = Some((Instant::now(), error.clone())),
@@ -136,7 +160,7 @@ impl Publisher {
     /// # Errors
     /// Some of the stored state cannot be read.
     pub(crate) async fn refresh_all(&self) -> Result<(), PublishError> {
-        self.refresh_listed(self.shared.records.list_versions("repositories/").await?).await
+        self.refresh_listed(self.repositories.shared.records.list_versions("repositories/").await?).await
     }
 
     /// Reads the listed repositories of other origins again whose version is another one, or is not known.
@@ -144,8 +168,9 @@ impl Publisher {
     /// # Errors
     /// Some of the stored state cannot be read.
     pub(crate) async fn refresh_listed(&self, listed: Vec<Listed>) -> Result<(), PublishError> {
-        let has_changed =
-            |name: &RepositoryName, version: Option<Version>| version.is_none() || self.record_version(name) != version;
+        let has_changed = |name: &RepositoryName, version: Option<Version>| {
+            version.is_none() || self.repositories.record_version(name) != version
+        };
         let changed = listed.into_iter().filter_map(|(key, version)| {
             let name: RepositoryName = key.name().parse().ok()?;
             has_changed(&name, version).then_some(name)
@@ -153,90 +178,5 @@ impl Publisher {
         let reads = stream::iter(changed.map(|name| async move { self.refresh(&name, Duration::ZERO).await }));
         let read: Vec<Result<(), PublishError>> = reads.buffer_unordered(CONCURRENT_REFRESHES).collect().await;
         read.into_iter().collect()
-    }
-
-    /// Whether anything is known about a repository: it has a record, or work here.
-    pub(crate) fn knows(&self, repository: &RepositoryName) -> bool {
-        self.existing(repository).is_some()
-    }
-
-    /// The claim in the last known record of a repository. `None`: it has no record.
-    pub(crate) fn claim(&self, repository: &RepositoryName) -> Option<Claim> {
-        let handle = self.existing(repository)?;
-        let known = handle.repository.known();
-        known.version.as_ref().and_then(|_| known.record.claim().ok())
-    }
-
-    /// The version of a repository's record that this origin knows.
-    pub(crate) fn record_version(&self, repository: &RepositoryName) -> Option<Version> {
-        self.existing(repository)?.repository.known().version.clone()
-    }
-
-    /// The deleted services of a repository, with their last generations. Those that have moved are not deleted.
-    pub(crate) fn tombstones(&self, repository: &RepositoryName) -> BTreeMap<ServiceName, Generation> {
-        let Some(handle) = self.existing(repository) else { return BTreeMap::new() };
-        let known = handle.repository.known();
-        let gone = known
-            .services
-            .iter()
-            .filter(|(_, known)| known.current.is_none() && known.generation > 0 && !known.is_moving);
-        gone.map(|(service, known)| (service.clone(), known.generation)).collect()
-    }
-}
-
-impl Writer {
-    pub(super) async fn take(&mut self, version: &Version) -> Result<(), TakeError> {
-        // Whatever was outstanding belongs to a version before this one.
-        self.outstanding = None;
-        self.read().await?;
-        if self.repository.known().version.as_ref() != Some(version) {
-            return Err(TakeError::Superseded);
-        }
-        self.repository.protected.forget_unreferenced();
-        // What was unreferenced here before has to be found again.
-        self.repository.is_dirty.store(true, Ordering::Relaxed);
-        // An owner in between may have been asked for services.
-        self.repository.withdrawals.fetch_add(1, Ordering::SeqCst);
-        *self.repository.taken() = true;
-        Ok(())
-    }
-
-    pub(super) fn release(&mut self) -> bool {
-        *self.repository.taken() = false;
-        self.outstanding.take().is_none()
-    }
-
-    pub(super) async fn refresh(&mut self) -> Result<(), PublishError> {
-        if self.may_write() {
-            return Ok(());
-        }
-        if !self.repository.is_taken() {
-            return self.read().await;
-        }
-        // The session has ended: what is in memory is right only if nobody else has written since.
-        let stored = self.shared.records.get(&self.key).await?;
-        let is_current = stored.map(|record| record.version) == self.repository.known().version;
-        if is_current { Ok(()) } else { Err(self.not_owner()) }
-    }
-
-    /// Reads the stored state. After an error the one before stays.
-    async fn read(&self) -> Result<(), PublishError> {
-        let loaded = self.load().await;
-        if let Some(failure) = loaded.problems.failures.first() {
-            return Err(PublishError::Object(failure.clone()));
-        }
-        {
-            let known = self.repository.known();
-            if known.version.is_some() && loaded.known.version.is_none() {
-                let damage = loaded.problems.damage.first().map_or("there is none any more", String::as_str);
-                return Err(PublishError::Record(damage.to_owned()));
-            }
-            if known.version == loaded.known.version && known.suspension.is_none() && loaded.known.suspension.is_none()
-            {
-                return Ok(());
-            }
-        }
-        self.replace_known(loaded);
-        Ok(())
     }
 }

@@ -21,7 +21,8 @@ use super::error::PublishError;
 use super::known::KnownService;
 use super::pending_change::PendingChange;
 use super::protection::Protection;
-use super::publisher::{Handle, Publisher};
+use super::publisher::Publisher;
+use super::repositories::Handle;
 use super::request::{Cached, Outcome};
 
 impl Publisher {
@@ -33,8 +34,8 @@ impl Publisher {
         candidates: &[Candidate],
         now: SystemTime,
     ) -> Result<Vec<Cached>, PublishError> {
-        let handle = self.handle(repository);
-        let refused = self.lift_suspension(&handle).await.err();
+        let handle = self.repositories.handle(repository);
+        let refused = lift_suspension(&handle).await.err();
         let (mut cached, mut known, mut sources) = (Vec::with_capacity(candidates.len()), Vec::new(), HashMap::new());
         {
             let state = handle.repository.known();
@@ -56,7 +57,7 @@ impl Publisher {
             return Ok(cached);
         }
         let services = known.iter().flat_map(|(_, candidate, source)| [candidate.service.name.clone(), source.clone()]);
-        let published = self.change(&handle, services.collect(), move |draft| {
+        let published = handle.change(services.collect(), move |draft| {
             let (mut published, mut shown) = (Vec::new(), Vec::new());
             for (number, candidate, source) in known {
                 // A failure here leads to a build, which reports the error. It holds up no other candidate.
@@ -71,17 +72,6 @@ impl Publisher {
             cached[number] = Cached::UpToDate;
         }
         Ok(cached)
-    }
-
-    /// Reloads a repository that could not be read before.
-    ///
-    /// # Errors
-    /// The repository is still suspended.
-    async fn lift_suspension(&self, handle: &Handle) -> Result<(), PublishError> {
-        if handle.repository.suspension().is_none() {
-            return Ok(());
-        }
-        self.change(handle, Vec::new(), |_| Ok(((), Vec::new()))).await
     }
 
     /// Publishes a build whose frames were stored through `attempt`.
@@ -99,7 +89,7 @@ impl Publisher {
         let built = BuiltContent { candidate: candidate.clone(), content, recipe: Some(recipe) };
         let (mut pending_change, answer) = PendingChange::new(vec![name], move |draft| draft.publish(built, now));
         pending_change.attempt = Some((protection, time));
-        self.send(&self.handle(&service.repository), pending_change, answer).await
+        self.repositories.handle(&service.repository).send(pending_change, answer).await
     }
 
     /// Stores a current or retained version that was rebuilt from its own commit, and replaces its representations if
@@ -121,7 +111,7 @@ impl Publisher {
             draft.replace_representations(&owned, &content, recipe)
         });
         pending_change.attempt = Some((protection, time));
-        self.send(&self.handle(&service.repository), pending_change, answer).await
+        self.repositories.handle(&service.repository).send(pending_change, answer).await
     }
 
     async fn store_built(
@@ -136,7 +126,7 @@ impl Publisher {
             representations.push(self.store_representation(repository, encoding, frames, protection).await?);
         }
         let recipe = Bytes::from(built.recipe.to_bytes());
-        let recipe = self.store(repository, (Area::Private, "recipe"), recipe, protection).await?;
+        let recipe = self.repositories.store(repository, (Area::Private, "recipe"), recipe, protection).await?;
         let Built { digest, sha256, size, omitted, .. } = built;
         Ok((Content { digest, sha256, size, omitted, representations }, recipe))
     }
@@ -154,23 +144,25 @@ impl Publisher {
             _ => {
                 let manifest = Manifest::new(frames)?;
                 let bytes = manifest.to_bytes()?;
-                (self.store(repository, (Area::Public, "manifest"), bytes, protection).await?, manifest.size())
+                (
+                    self.repositories.store(repository, (Area::Public, "manifest"), bytes, protection).await?,
+                    manifest.size(),
+                )
             }
         };
         Ok(Representation { encoding, dictionary: None, digest, size, frames: count })
     }
+}
 
-    pub(super) async fn store(
-        &self,
-        repository: &RepositoryName,
-        (area, kind): (Area, &str),
-        bytes: Bytes,
-        protection: &Protection,
-    ) -> Result<ObjectDigest, PublishError> {
-        self.shared.metrics.object_bytes.with_label_values(&[kind]).inc_by(bytes.len() as u64);
-        protection.add(ObjectDigest::of(&bytes)).await;
-        Ok(self.shared.objects.put(repository, area, bytes).await?)
+/// Reloads a repository that could not be read before.
+///
+/// # Errors
+/// The repository is still suspended.
+async fn lift_suspension(handle: &Handle) -> Result<(), PublishError> {
+    if handle.repository.suspension().is_none() {
+        return Ok(());
     }
+    handle.edit(Vec::new(), |_| Ok(())).await
 }
 
 /// Whether a candidate is up to date; otherwise the service that has a version with its content.

@@ -1,83 +1,62 @@
-//! The publisher: the interface of this module. Each repository has its own [writer](super::writer) task. Reads are
-//! served from memory or from one page.
+//! The publisher: the parts of publishing, and the changes that need no other part than the repository that they are of.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::name::{ClusterId, RepositoryName, ServiceName};
-use weir_source::{Candidate, Service};
-use weir_store::{Area, Objects};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
+use weir_source::Service;
 
-use super::attempt::Attempt;
-use super::draft::{Draft, VisibleChange};
+use super::deltas::Deltas;
+use super::draft::Draft;
 use super::error::{PublishError, VersionChangeError};
-use super::known::{Known, KnownService};
-use super::pending_change::PendingChange;
-use super::protection::Protection;
-use super::record::RepositoryRecord;
+use super::history_line::{Line, Tip};
+use super::mirror::Mirrors;
+use super::ownership::Ownership;
+use super::queries::Queries;
+use super::reloads::Reloads;
+use super::repositories::Repositories;
 use super::request::{DefinitionChange, VersionChange};
 use super::row::{Definition, unix_milliseconds};
 use super::store_identity::StoreIdentity;
-use super::writer::{MAX_WAITING, Repository, Request, Shared, Writer};
-use crate::config::RetentionConfig;
+use super::writer::Request;
+
+/// The most refs whose last tip the record has. Beyond it, a tip may be stored twice.
+const MAX_REFS: usize = 1_000;
 
 /// Publishes, and changes versions and definitions. A method that writes returns when the change is durable and
 /// visible. If the caller gives up, the change is completed anyway.
 pub(crate) struct Publisher {
-    pub(super) shared: Arc<Shared>,
-    pub(super) retention: RetentionConfig,
-    pub(super) repositories: RwLock<BTreeMap<RepositoryName, Handle>>,
-    pub(super) identity: StoreIdentity,
-    /// Repositories that had objects but no record when the publisher was opened.
-    pub(super) without_record: BTreeSet<RepositoryName>,
+    /// What is known of each repository.
+    pub(crate) repositories: Arc<Repositories>,
+    /// What is read of what they have stored.
+    pub(crate) queries: Queries,
+    /// Which of them this origin writes.
+    pub(crate) ownership: Ownership,
+    /// Those that were read again.
+    pub(crate) reloads: Reloads,
+    /// Deltas of their current versions.
+    pub(crate) deltas: Deltas,
+    /// Their stored mirrors.
+    pub(crate) mirrors: Mirrors,
+    /// The store.
+    pub(crate) identity: StoreIdentity,
 }
 
-#[derive(Clone)]
-pub(super) struct Handle {
-    pub(super) repository: Arc<Repository>,
-    pub(super) requests: mpsc::Sender<Request>,
+/// A tip at which not all services of its ref published something.
+#[derive(Debug, Clone)]
+pub(crate) struct SeenTip {
+    pub(crate) followed_ref: String,
+    pub(crate) revision_id: RevisionId,
+    /// The services of the ref with what was published of them when it was seen.
+    pub(crate) in_force: Vec<(ServiceName, Generation)>,
 }
 
 impl Publisher {
-    /// The cluster of the origins that share this store. `None`: the record of its identity is damaged.
-    pub(crate) fn cluster(&self) -> Option<ClusterId> {
-        self.identity.id.as_ref()?.parse().ok()
-    }
-
-    pub(crate) fn store_created_at(&self) -> SystemTime {
-        self.identity.created_at
-    }
-
-    /// Whether other origins may own repositories of this store.
-    pub(crate) fn is_in_cluster(&self) -> bool {
-        self.shared.superseded.is_some()
-    }
-
-    pub(crate) fn objects(&self) -> &Objects {
-        &self.shared.objects
-    }
-
-    /// A sink for the frames of a build. Garbage collection deletes none of them until it is dropped. Must be called
-    /// within the runtime.
-    pub(crate) fn begin_attempt(&self, repository: &RepositoryName) -> Attempt {
-        let writer = self.shared.objects.writer(repository, Area::Public);
-        let protection = Protection::new(self.handle(repository).repository.protected.clone());
-        Attempt::new(writer, protection, self.shared.grace_period, self.shared.metrics.clone())
-    }
-
-    /// The recipe of the current version, the base of the next build. `None`: there is none, or it cannot be read.
-    pub(crate) async fn recipe(&self, service: &Service) -> Option<Bytes> {
-        let repository = &service.repository;
-        let recipe = self.known_service(repository, &service.name, |known| known.current.as_ref()?.recipe)??;
-        let read = self.shared.objects.get(repository, Area::Private, &recipe).await;
-        read.inspect_err(|error| tracing::warn!(service = %service.name, %error, "the last recipe cannot be read: the next build reuses no frames")).ok()
-    }
-
     /// Pins a service to a digest: the current one (`None`), or a retained one, which is published under a new
     /// generation. The caller must check that its objects can be read.
     pub(crate) async fn pin(
@@ -88,7 +67,7 @@ impl Publisher {
     ) -> Result<(), VersionChangeError> {
         let (owned, digest) = (service.clone(), digest.copied());
         let pin = move |draft: &mut Draft<'_>| draft.pin(&owned, digest.as_ref(), &change);
-        self.change(&self.handle(&service.repository), vec![service.name.clone()], pin).await
+        self.repositories.handle(&service.repository).change(vec![service.name.clone()], pin).await
     }
 
     /// Lets a service follow its ref again. Returns false if it was not pinned.
@@ -99,43 +78,13 @@ impl Publisher {
     ) -> Result<bool, VersionChangeError> {
         let owned = service.clone();
         let unpin = move |draft: &mut Draft<'_>| draft.unpin(&owned, &change);
-        self.change(&self.handle(&service.repository), vec![service.name.clone()], unpin).await
+        self.repositories.handle(&service.repository).change(vec![service.name.clone()], unpin).await
     }
 
     /// Drops a retained version whose objects are lost.
     pub(crate) async fn drop_version(&self, service: &Service, digest: &TarballDigest) -> Result<(), PublishError> {
-        self.drop_versions(&service.repository, vec![(service.name.clone(), *digest)]).await.map(drop)
-    }
-
-    /// Drops retained versions, and returns how many were found.
-    pub(super) async fn drop_versions(
-        &self,
-        repository: &RepositoryName,
-        versions: Vec<(ServiceName, TarballDigest)>,
-    ) -> Result<usize, PublishError> {
-        let services = versions.iter().map(|(service, _)| service.clone()).collect();
-        let drop_versions = move |draft: &mut Draft<'_>| {
-            let mut dropped = 0;
-            for (service, digest) in &versions {
-                dropped += draft.drop_versions(service, &[*digest])?;
-            }
-            Ok::<_, PublishError>((dropped, Vec::new()))
-        };
-        self.change(&self.handle(repository), services, drop_versions).await
-    }
-
-    /// Removes the rows of deleted services.
-    pub(super) async fn drop_tombstones(
-        &self,
-        repository: &RepositoryName,
-        services: Vec<ServiceName>,
-    ) -> Result<(), PublishError> {
-        let gone = services.clone();
-        let drop_all = move |draft: &mut Draft<'_>| {
-            gone.iter().try_for_each(|service| draft.drop_tombstone(service))?;
-            Ok::<_, PublishError>(((), Vec::new()))
-        };
-        self.change(&self.handle(repository), services, drop_all).await
+        let versions = vec![(service.name.clone(), *digest)];
+        self.repositories.handle(&service.repository).drop_versions(versions).await.map(drop)
     }
 
     /// Retires deleted services in one write; nothing more is published for them. Returns those that had a current
@@ -157,49 +106,9 @@ impl Publisher {
                 let generation = draft.retire(&service, is_home, now)?;
                 retired.extend(generation.map(|generation| (service, generation)));
             }
-            Ok::<_, PublishError>((retired, Vec::new()))
+            Ok(retired)
         };
-        self.change(&self.handle(repository), names, retire).await
-    }
-
-    /// Retires services that are still at these generations and that another repository has published since.
-    pub(super) async fn retire_at(
-        &self,
-        repository: &RepositoryName,
-        services: Vec<(ServiceName, Generation)>,
-        now: SystemTime,
-    ) -> Result<(), PublishError> {
-        let names = services.iter().map(|(service, _)| service.clone()).collect();
-        let retire = move |draft: &mut Draft<'_>| {
-            for (service, generation) in services {
-                if draft.row(&service)?.generation == generation {
-                    draft.retire(&service, false, now)?;
-                }
-            }
-            Ok::<_, PublishError>(((), Vec::new()))
-        };
-        self.change(&self.handle(repository), names, retire).await
-    }
-
-    /// The repositories in which the service has a current version: for a while after a move there are two.
-    pub(crate) fn repositories_of(&self, service: &ServiceName) -> Vec<RepositoryName> {
-        let handles = self.repositories.read().unwrap_or_else(PoisonError::into_inner);
-        let has_it = |handle: &Handle| {
-            handle.repository.known().services.get(service).is_some_and(|known| known.current.is_some())
-        };
-        handles.iter().filter(|(_, handle)| has_it(handle)).map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Whether a service that was withdrawn before the call may still be published in a repository.
-    pub(crate) fn is_publishing(&self, repository: &RepositoryName) -> bool {
-        self.existing(repository).is_some_and(|handle| handle.repository.committing.try_lock().is_err())
-    }
-
-    /// Waits until running publications of services that were withdrawn before the call have ended.
-    pub(crate) async fn wait_for_publications(&self, repository: &RepositoryName) {
-        if let Some(handle) = self.existing(repository) {
-            drop(handle.repository.committing.lock().await);
-        }
+        self.repositories.handle(repository).edit(names, retire).await
     }
 
     /// Stores a change of operators' definitions.
@@ -210,7 +119,11 @@ impl Publisher {
     ) -> Result<(), PublishError> {
         let services: Vec<ServiceName> = change.services.iter().map(|(service, _)| service.clone()).collect();
         // The newest document of a service decides. What this origin has seen is older, whatever the clocks say.
-        let seen = services.iter().filter_map(|service| self.shared.homes.newest(service)).max().unwrap_or_default();
+        let seen = services
+            .iter()
+            .filter_map(|service| self.repositories.shared.homes.newest(service))
+            .max()
+            .unwrap_or_default();
         let written_at = unix_milliseconds(SystemTime::now()).max(seen.saturating_add(1));
         let define = move |draft: &mut Draft<'_>| {
             let mut rows = Vec::with_capacity(change.services.len());
@@ -230,87 +143,111 @@ impl Publisher {
                 draft.set_changed();
             }
             draft.record.operators_have_defined = true;
-            Ok::<_, PublishError>(((), Vec::new()))
+            Ok(())
         };
-        self.change(&self.handle(repository), services, define).await
+        self.repositories.handle(repository).edit(services, define).await
     }
 
-    pub(super) async fn change<T, E>(
-        &self,
-        handle: &Handle,
-        services: Vec<ServiceName>,
-        apply: impl FnOnce(&mut Draft<'_>) -> Result<(T, Vec<VisibleChange>), E> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<PublishError> + Send + 'static,
-    {
-        let (pending_change, answer) = PendingChange::new(services, apply);
-        self.send(handle, pending_change, answer).await
-    }
-
-    pub(super) async fn send<T, E: From<PublishError>>(
-        &self,
-        handle: &Handle,
-        pending_change: PendingChange,
-        answer: oneshot::Receiver<Result<T, E>>,
-    ) -> Result<T, E> {
-        let sent = handle.requests.send(Request::Change(Box::new(pending_change))).await;
-        sent.map_err(|_| PublishError::ShuttingDown)?;
-        answer.await.map_err(|_| PublishError::ShuttingDown)?
-    }
-
-    /// Whether a candidate's content is current already.
-    pub(crate) fn is_at(&self, candidate: &Candidate) -> bool {
-        let Candidate { service, key, .. } = candidate;
-        self.known_service(&service.repository, &service.name, |known| known.is_at(key)).unwrap_or(false)
-    }
-
-    /// Reads from a service's state in memory. `None`: the repository has no such service.
-    pub(super) fn known_service<T>(
+    /// Withdraws services of an owned repository: from then on they are not published, rolled back, pinned or raised to the
+    /// floor there, also by the next owner. Returns for each what its next repository publishes above.
+    ///
+    /// # Errors
+    /// This origin does not own the repository, or the record cannot be written.
+    pub(crate) async fn withdraw_services(
         &self,
         repository: &RepositoryName,
-        service: &ServiceName,
-        read: impl FnOnce(&KnownService) -> T,
-    ) -> Option<T> {
-        Some(read(self.existing(repository)?.repository.known().services.get(service)?))
+        services: Vec<ServiceName>,
+    ) -> Result<Vec<Generation>, PublishError> {
+        let handle =
+            self.repositories.existing(repository).ok_or_else(|| PublishError::NotOwner(repository.clone()))?;
+        let (of, names) = (handle.repository.clone(), services.clone());
+        let withdraw = move |draft: &mut Draft<'_>| {
+            of.withdrawals.fetch_add(1, Ordering::SeqCst);
+            names.iter().map(|name| draft.withdraw(name)).collect()
+        };
+        handle.edit(services, withdraw).await
     }
 
-    pub(super) fn repositories(&self) -> Vec<Arc<Repository>> {
-        self.handles().into_values().map(|handle| handle.repository).collect()
-    }
-
-    /// A repository that has a record or a queued change.
-    pub(super) fn repository(&self, name: &RepositoryName) -> Option<Arc<Repository>> {
-        self.existing(name).map(|handle| handle.repository)
-    }
-
-    pub(super) fn existing(&self, name: &RepositoryName) -> Option<Handle> {
-        self.repositories.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
-    }
-
-    pub(super) fn handles(&self) -> BTreeMap<RepositoryName, Handle> {
-        self.repositories.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn handle(&self, name: &RepositoryName) -> Handle {
-        self.existing(name).unwrap_or_else(|| {
-            let known = Known::new(RepositoryRecord::new(name.clone()), None);
-            self.add(Repository::new(name.clone(), known, !self.is_in_cluster()))
-        })
-    }
-
-    pub(super) fn add(&self, repository: Repository) -> Handle {
-        let mut repositories = self.repositories.write().unwrap_or_else(PoisonError::into_inner);
-        let handle = repositories.entry(repository.name.clone()).or_insert_with(|| {
-            for (service, known) in &repository.known().services {
-                self.shared.homes.set(service, &repository.name, known.defined_at);
+    /// Lets an owned repository publish services whose names it took, above their last generations in others. `withdrawals`: as
+    /// counted before that.
+    ///
+    /// # Errors
+    /// A service was withdrawn since then, this origin does not own the repository, or the record cannot be
+    /// written.
+    pub(crate) async fn adopt(
+        &self,
+        repository: &RepositoryName,
+        services: Vec<(ServiceName, Generation)>,
+        withdrawals: u64,
+    ) -> Result<(), PublishError> {
+        let differs = |(service, last): &(ServiceName, Generation)| {
+            let differs = self
+                .repositories
+                .known_service(repository, service, |known| known.is_moving || known.generation < *last);
+            differs.unwrap_or(*last > 0)
+        };
+        let services: Vec<_> = services.into_iter().filter(differs).collect();
+        let Some((first, _)) = services.first().cloned() else { return Ok(()) };
+        let handle = self.repositories.handle(repository);
+        let (of, names) = (handle.repository.clone(), services.iter().map(|(service, _)| service.clone()).collect());
+        let adopt = move |draft: &mut Draft<'_>| {
+            if of.withdrawals.load(Ordering::SeqCst) != withdrawals {
+                return Err(PublishError::Moving(first));
             }
-            let repository = Arc::new(repository);
-            let (requests, waiting) = mpsc::channel(MAX_WAITING);
-            tokio::spawn(Writer::new(self.shared.clone(), repository.clone()).run(waiting));
-            Handle { repository, requests }
-        });
-        handle.clone()
+            services.iter().try_for_each(|(service, last)| draft.adopt(service, *last))
+        };
+        handle.edit(names, adopt).await
+    }
+
+    /// Writes the record of a repository as it is.
+    ///
+    /// # Errors
+    /// This origin does not own the repository, or the record cannot be written.
+    pub(crate) async fn confirm_ownership(&self, repository: &RepositoryName) -> Result<(), PublishError> {
+        let write = |draft: &mut Draft<'_>| {
+            draft.set_changed();
+            Ok(())
+        };
+        self.repositories.handle(repository).edit(Vec::new(), write).await
+    }
+
+    /// Stores tips. One that is the last of its ref already is not stored again, and neither is one that a publication has
+    /// overtaken: its line would say that this publication was in force at it.
+    pub(crate) async fn add_tips(&self, repository: &RepositoryName, tips: Vec<SeenTip>) -> Result<(), PublishError> {
+        let handle = self.repositories.handle(repository);
+        let of_repository = handle.repository.clone();
+        let add = move |draft: &mut Draft<'_>| {
+            if draft.record.tips.len() >= MAX_REFS {
+                draft.record.tips.clear();
+            }
+            for SeenTip { followed_ref, revision_id, in_force } in tips {
+                let known = of_repository.known();
+                let is_overtaken = in_force.iter().any(|(service, generation)| {
+                    let written = || known.services.get(service).map(|known| known.generation);
+                    let last = draft.rows.get(service).map(|row| row.generation).or_else(written);
+                    last.is_some_and(|last| last > *generation)
+                });
+                if is_overtaken {
+                    continue;
+                }
+                let last = draft.record.tips.insert(followed_ref.clone(), revision_id.clone());
+                if last.as_ref() != Some(&revision_id) {
+                    draft.lines.push(Line::Tip(Tip { tip: followed_ref, revision_id }));
+                    draft.set_changed();
+                }
+            }
+            Ok(())
+        };
+        handle.edit(Vec::new(), add).await
+    }
+
+    /// An operator accepts the readable state of a repository, and publishing goes on from there. Returns false if
+    /// the repository was not suspended.
+    ///
+    /// # Errors
+    /// The stored state is not the one that is served, or cannot be read or written.
+    pub(crate) async fn confirm(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
+        let Some(handle) = self.repositories.existing(repository) else { return Ok(false) };
+        handle.ask(Request::Confirm).await?
     }
 }

@@ -1,27 +1,41 @@
 //! Reads of the published state: versions, history, references.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures_util::{StreamExt, stream};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use weir_protocol::descriptor::{Descriptor, Generation, Representation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_source::Service;
 use weir_store::{Area, ObjectError};
 
-use super::draft::parsed;
 use super::error::PublishError;
 use super::history::{Collected, Entry, HistoryPage, LARGEST_PAGE, Query};
-use super::load::{ReadError, read_manifest, read_page, read_pages};
-use super::page;
-use super::publisher::Publisher;
-use super::row::Row;
+use super::load::{ReadError, read_manifest, read_page};
+use super::positions::{Positions, ReadPositions};
+use super::repositories::Repositories;
+use super::row::parsed;
+use crate::config::RetentionConfig;
 
 const CONCURRENT_MANIFESTS: usize = 8;
 
-impl Publisher {
+/// The newest segments of a history that tell the order of publications: about 10,000 publications and tips.
+const MAX_SEGMENTS: usize = 32;
+
+const CONCURRENT_READS: usize = 8;
+
+/// Reads of the published state.
+pub(crate) struct Queries {
+    pub(super) repositories: Arc<Repositories>,
+    /// How much of the history is shown.
+    pub(super) retention: RetentionConfig,
+}
+
+impl Queries {
     /// The descriptor of a current or retained version.
     pub(crate) async fn version(
         &self,
@@ -33,7 +47,7 @@ impl Publisher {
             Current(Arc<Descriptor>),
             Retained,
         }
-        let found = self.known_service(repository, service, |known| {
+        let found = self.repositories.known_service(repository, service, |known| {
             let current = known.current.as_ref().map(|current| &current.descriptor);
             match current.filter(|current| current.publication().digest == *digest) {
                 Some(current) => Some(Location::Current(current.clone())),
@@ -44,7 +58,7 @@ impl Publisher {
             None => Ok(None),
             Some(Location::Current(current)) => Ok(Some(Arc::unwrap_or_clone(current))),
             Some(Location::Retained) => {
-                let row = self.row(repository, service).await?;
+                let row = self.repositories.row(repository, service).await?;
                 row.as_ref().and_then(|row| row.version(digest)).map(parsed).transpose()
             }
         }
@@ -63,12 +77,12 @@ impl Publisher {
         let remembered = self.retention.history;
         let limit = limit.clamp(1, LARGEST_PAGE);
         let mut collected = Collected::new(Query { service: service.clone(), before, limit, remembered, since });
-        let segments = self.repository(repository).map(|known| known.known().record.history.clone());
+        let segments = self.repositories.repository(repository).map(|known| known.known().record.history.clone());
         for segment in segments.unwrap_or_default().iter().rev() {
             if collected.is_complete() {
                 break;
             }
-            match self.objects().get(repository, Area::Private, &segment.digest).await {
+            match self.repositories.objects().get(repository, Area::Private, &segment.digest).await {
                 Ok(bytes) => collected.add(&bytes),
                 Err(error @ (ObjectError::Missing(_) | ObjectError::Corrupt(_))) => {
                     tracing::error!(%repository, %error, "a segment of the history is lost");
@@ -76,7 +90,7 @@ impl Publisher {
                 Err(error) => return Err(error.into()),
             }
         }
-        let row = self.row(repository, service).await?;
+        let row = self.repositories.row(repository, service).await?;
         let current = row.as_ref().and_then(|row| row.current.as_ref());
         let current = match current {
             Some(version) => Some(Entry::new(&parsed(version)?, version.why, version.by.clone())),
@@ -95,7 +109,7 @@ impl Publisher {
         let mut revisions = HashSet::new();
         for home in homes.iter().chain([repository]) {
             for page in self.page_digests(home) {
-                for row in read_page(self.objects(), home, &page).await?.rows() {
+                for row in read_page(self.repositories.objects(), home, &page).await?.rows() {
                     let row = row.map_err(|error| PublishError::Object(error.to_string()))?;
                     for version in row.versions() {
                         let version = parsed(version)?;
@@ -118,7 +132,7 @@ impl Publisher {
         repository: &RepositoryName,
         digest: &ObjectDigest,
     ) -> Result<Option<Descriptor>, PublishError> {
-        let known = self.repository(repository);
+        let known = self.repositories.repository(repository);
         let current: Vec<Descriptor> = known.map_or_else(Vec::new, |known| {
             let known = known.known();
             let versions = known.services.values().filter_map(|service| service.current.as_ref());
@@ -129,7 +143,7 @@ impl Publisher {
         }
         for page in self.page_digests(repository) {
             let mut retained = Vec::new();
-            for row in read_page(self.objects(), repository, &page).await?.rows().flatten() {
+            for row in read_page(self.repositories.objects(), repository, &page).await?.rows().flatten() {
                 let versions = row.retained.iter().filter_map(|retained| parsed(&retained.version).ok());
                 retained.extend(versions);
             }
@@ -157,7 +171,7 @@ impl Publisher {
             .filter(|(_, representation)| representation.frames > 1)
             .collect();
         let mut read = stream::iter(manifests.into_iter().map(|(number, representation)| async move {
-            (number, read_manifest(self.objects(), repository, &representation.digest).await)
+            (number, read_manifest(self.repositories.objects(), repository, &representation.digest).await)
         }))
         .buffered(CONCURRENT_MANIFESTS);
         let mut failed = None;
@@ -174,21 +188,54 @@ impl Publisher {
         failed.map_or(Ok(None), |error| Err(PublishError::Object(error)))
     }
 
-    pub(super) async fn row(
+    /// The recipe of the current version, the base of the next build. `None`: there is none, or it cannot be read.
+    pub(crate) async fn recipe(&self, service: &Service) -> Option<Bytes> {
+        let repository = &service.repository;
+        let recipe =
+            self.repositories.known_service(repository, &service.name, |known| known.current.as_ref()?.recipe)??;
+        let read = self.repositories.objects().get(repository, Area::Private, &recipe).await;
+        read.inspect_err(|error| tracing::warn!(service = %service.name, %error, "the last recipe cannot be read: the next build reuses no frames")).ok()
+    }
+
+    /// The order of a repository's publications. Also of one that another origin owns, as it was last read.
+    pub(crate) async fn positions(
         &self,
         repository: &RepositoryName,
-        service: &ServiceName,
-    ) -> Result<Option<Row>, PublishError> {
-        let Some(known) = self.repository(repository) else { return Ok(None) };
-        let pages = known.known().record.pages.clone();
-        let position = page::position(&pages, service);
-        let read: BTreeMap<_, _> = read_pages(self.objects(), repository, &pages, [position]).await?;
-        let row = read.get(&position).map_or(Ok(None), |page| page.row(service));
-        row.map_err(|error| PublishError::Object(error.to_string()))
+        read_before: &ReadPositions,
+    ) -> Result<Arc<Positions>, PublishError> {
+        let Some(known) = self.repositories.repository(repository) else { return Ok(Arc::default()) };
+        let segments = known.known().record.history.clone();
+        let newest = segments.len().saturating_sub(MAX_SEGMENTS);
+        let segments: Vec<ObjectDigest> = segments[newest..].iter().map(|segment| segment.digest).collect();
+        if let Some(positions) = read_before.get(repository, &segments) {
+            return Ok(positions);
+        }
+        let read = |digest: ObjectDigest| async move {
+            match self.repositories.objects().get(repository, Area::Private, &digest).await {
+                // What is lost is not known; the history logs it.
+                Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)) => Ok(None),
+                read => read.map(Some),
+            }
+        };
+        let read: Vec<_> = stream::iter(segments.clone()).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        let order = move || {
+            let mut positions = Positions::default();
+            for segment in &read {
+                match segment {
+                    Some(segment) => positions.add(segment),
+                    // Across a gap nothing can be compared.
+                    None => positions = Positions::default(),
+                }
+            }
+            Arc::new(positions)
+        };
+        let positions = tokio::task::spawn_blocking(order).await.map_err(|_| PublishError::ShuttingDown)?;
+        read_before.set(repository, segments, positions.clone());
+        Ok(positions)
     }
 
     fn page_digests(&self, repository: &RepositoryName) -> Vec<ObjectDigest> {
-        let known = self.repository(repository);
+        let known = self.repositories.repository(repository);
         known.map_or_else(Vec::new, |known| known.known().record.pages.iter().map(|page| page.digest).collect())
     }
 }

@@ -11,6 +11,7 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_tarball::ContentKey;
 
+use super::error::PublishError;
 use super::history_line::Why;
 
 /// Everything that is stored for one service. Without a current version it is a tombstone, or the service was never
@@ -143,6 +144,11 @@ impl StoredVersion {
     pub(super) fn descriptor(&self) -> Result<Descriptor, DescriptorError> {
         Descriptor::parse(Bytes::copy_from_slice(self.descriptor.get().as_bytes()))
     }
+}
+
+/// The descriptor of a version, which was read from the store.
+pub(super) fn parsed(version: &StoredVersion) -> Result<Descriptor, PublishError> {
+    version.descriptor().map_err(|error| PublishError::Object(error.to_string()))
 }
 
 /// Milliseconds since 1970; 0 for earlier times.

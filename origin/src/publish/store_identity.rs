@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use weir_protocol::name::ClusterId;
 use weir_store::{Expect, Objects, PutOutcome, RecordError, RecordKey, Records};
 
 use super::error::PublishError;
@@ -13,10 +14,11 @@ use super::row::{from_unix, unix_milliseconds};
 const KEY: &str = "cluster/store";
 
 #[derive(Debug, Clone)]
-pub(super) struct StoreIdentity {
+pub(crate) struct StoreIdentity {
     /// `None`: the record is damaged.
-    pub(super) id: Option<String>,
-    pub(super) created_at: SystemTime,
+    id: Option<String>,
+    /// When the store was first used.
+    pub(crate) created_at: SystemTime,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -70,6 +72,11 @@ impl StoreIdentity {
         };
         let StoreRecord { id, created_at } = stored;
         Ok(Some(Self { id: Some(id).filter(|id| !id.is_empty()), created_at: from_unix(created_at) }))
+    }
+
+    /// The cluster of the origins that share this store. `None`: the record of its identity is damaged.
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.id.as_ref()?.parse().ok()
     }
 
     /// Checks that objects and records belong to the same store. Otherwise garbage collection would delete the

@@ -146,7 +146,7 @@ impl TestStore {
     }
 
     async fn try_open(&self) -> Result<(Arc<Publisher>, StoredDefinitions), PublishError> {
-        Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), self.options()).await
+        super::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), self.options()).await
     }
 
     /// The options of a single origin.
@@ -168,7 +168,7 @@ impl TestStore {
     async fn start(&self, services: &[&str]) -> (Arc<Publisher>, Started) {
         let publisher = self.open().await;
         let configured = services.iter().copied().map(name).collect();
-        let started = publisher.start(&configured, at(1000)).await.unwrap();
+        let started = publisher.ownership.start(&configured, at(1000)).await.unwrap();
         (publisher, started)
     }
 
@@ -216,7 +216,7 @@ async fn publish_candidate(
     number: u64,
     frames: &[&str],
 ) -> Result<Outcome, PublishError> {
-    let attempt = publisher.begin_attempt(&candidate.service.repository);
+    let attempt = publisher.repositories.begin_attempt(&candidate.service.repository);
     let frames_to_put: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame.as_bytes())).collect();
     // The frame sink blocks, so it must not run on the runtime.
     let put = tokio::task::spawn_blocking(move || {

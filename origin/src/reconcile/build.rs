@@ -82,7 +82,7 @@ impl Builder {
 
     fn base(&self, service: &Service, recipe: Recipe, runtime: &Handle) -> Base {
         let (objects, repository, runtime) =
-            (self.publisher.objects().clone(), service.repository.clone(), runtime.clone());
+            (self.publisher.repositories.objects().clone(), service.repository.clone(), runtime.clone());
         Base::new(recipe, move |digest| {
             runtime.block_on(objects.get(&repository, Area::Public, digest)).map_err(io::Error::other)
         })

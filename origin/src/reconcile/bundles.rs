@@ -110,10 +110,10 @@ impl Bundles {
     }
 
     async fn try_write(&self, max_mirror: u64, at_once: bool) -> Result<Bundled, BundleError> {
-        let stored = self.publisher.mirror(&self.name).await.map_err(|error| BundleError::failed(&error))?;
+        let stored = self.publisher.mirrors.read(&self.name).await.map_err(|error| BundleError::failed(&error))?;
         let stored = stored.unwrap_or_default();
         self.show_newest(&stored);
-        let upload = Arc::new(self.publisher.begin_mirror(&self.name));
+        let upload = Arc::new(self.publisher.mirrors.begin(&self.name));
         let (source, reader, writer) = (self.source.clone(), self.reader(), upload.clone());
         let job = Job::start("bundle", &self.threads, move |stop| {
             let request = BundleRequest {
@@ -130,7 +130,7 @@ impl Bundles {
         let written = job.map_err(|error| BundleError::failed(&error))?.await;
         let written = written.map_err(|panicked| BundleError::failed(&panicked))??;
         if let Bundled::Written(written) = &written {
-            let set = self.publisher.set_mirror(&upload, &written.stored).await;
+            let set = self.publisher.mirrors.set(&upload, &written.stored).await;
             if let Err(error @ PublishError::NotOwner(_)) = &set {
                 // The next owner stores what moved since.
                 tracing::debug!(repository = %self.name, %error, "a bundle of the mirror was not stored");
@@ -177,7 +177,7 @@ impl Bundles {
         update: bool,
         on_mirror_replaced: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<usize, BundleError> {
-        let stored = self.publisher.mirror(&self.name).await.map_err(|error| BundleError::failed(&error))?;
+        let stored = self.publisher.mirrors.read(&self.name).await.map_err(|error| BundleError::failed(&error))?;
         let Some(stored) = stored else { return Ok(0) };
         let permit = self.transfers.clone().acquire_owned().await.map_err(|error| BundleError::failed(&error))?;
         let (source, config, reader) = (self.source.clone(), self.config.borrow().clone(), self.reader());
@@ -206,7 +206,7 @@ impl Bundles {
     }
 
     pub(super) fn reader(&self) -> Reader {
-        Reader { objects: self.publisher.mirror_objects(), repository: self.name.clone(), runtime: Handle::current() }
+        Reader { objects: self.publisher.mirrors.objects(), repository: self.name.clone(), runtime: Handle::current() }
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
     use crate::event_log::EventLog;
-    use crate::publish::{Options, PublishMetrics};
+    use crate::publish::{self, Options, PublishMetrics};
     use crate::validity::Validity;
     use weir_model::{Bounds, ServerClocks};
     use weir_store::testing::FaultyEngine;
@@ -289,7 +289,7 @@ mod tests {
             validity: Validity::always(),
             superseded: None,
         };
-        let (publisher, _) = Publisher::open(objects, records, data_dir.clone(), options).await.unwrap();
+        let (publisher, _) = publish::open(objects, records, data_dir.clone(), options).await.unwrap();
         Context::new(publisher, data_dir.clone(), events, metrics, &limits, &UpstreamsConfig::default())
             .storing_mirrors(Some(u64::MAX))
     }

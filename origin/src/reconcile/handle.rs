@@ -182,7 +182,7 @@ impl Handle {
 
     /// Why nothing is published until an operator confirms the repository's state.
     pub(crate) fn suspension(&self) -> Option<Suspension> {
-        self.publisher.suspension(&self.config.borrow().name)
+        self.publisher.repositories.suspension(&self.config.borrow().name)
     }
 
     /// Rebuilds a version of which this object is lost. Returns after the attempt; the caller bounds the wait.

@@ -181,9 +181,9 @@ impl Pipeline {
             });
         }
         let deadline = poller.config.borrow().poll_timeout;
-        let published = self.context.publisher.revisions(&poller.name, &BTreeSet::new()).await;
+        let published = self.context.publisher.queries.revisions(&poller.name, &BTreeSet::new()).await;
         let published = published.map_err(ServiceFailure::from);
-        let (stored, reader) = (self.context.publisher.stored_lfs(&poller.name).await, poller.bundles.reader());
+        let (stored, reader) = (self.context.publisher.mirrors.stored_lfs(&poller.name).await, poller.bundles.reader());
         let (fetcher, needed_objects) = (poller.clone(), policy.needed_objects.clone());
         let job = Job::start("lfs", &poller.threads, move |stop| {
             let (config, services) = (fetcher.config.borrow().clone(), fetcher.services.borrow().clone());

@@ -122,7 +122,7 @@ async fn maintain(
 ) -> MaintenanceEnd {
     let permit = Arc::new(permit);
     let held = permit.clone();
-    let published = context.publisher.revisions(&poller.name, &homes).await;
+    let published = context.publisher.queries.revisions(&poller.name, &homes).await;
     let (source, mut published) = (poller.source.clone(), published.map_err(ServiceFailure::from));
     published.iter_mut().for_each(|published| published.extend_from_slice(&in_progress));
     let job = Job::start("maintenance", &context.threads, move |stop| {

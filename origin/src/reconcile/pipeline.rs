@@ -95,7 +95,7 @@ impl Pipeline {
         let repository_permit = self.builds.clone().acquire_owned().await.ok();
         let permit = (repository_permit, self.context.builds.clone().acquire_owned().await.ok());
         let _shown = Building::show(self, service);
-        let (builder, attempt) = (self.builder(), self.context.publisher.begin_attempt(&self.poller.name));
+        let (builder, attempt) = (self.builder(), self.context.publisher.repositories.begin_attempt(&self.poller.name));
         // Read after the attempt began, which protects the current version's frames from garbage collection.
         let recipe = if reuse { self.recipe(service).await } else { None };
         let deadline = self.build_timeout().min(attempt.longest());
@@ -110,7 +110,7 @@ impl Pipeline {
 
     /// The recipe of the current version.
     async fn recipe(&self, service: &Service) -> Option<Recipe> {
-        let read = Recipe::parse(&self.context.publisher.recipe(service).await?);
+        let read = Recipe::parse(&self.context.publisher.queries.recipe(service).await?);
         read.inspect_err(
             |error| tracing::warn!(service = %service.name, %error, "the recipe cannot be read: no frames are reused"),
         )

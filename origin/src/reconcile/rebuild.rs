@@ -185,7 +185,7 @@ impl Pipeline {
         may_try: bool,
     ) -> Option<RebuildAttempt> {
         let (publisher, start) = (&self.context.publisher, Instant::now());
-        let read = publisher.objects().past_cache().get(&self.poller.name, Area::Public, &object).await;
+        let read = publisher.repositories.objects().past_cache().get(&self.poller.name, Area::Public, &object).await;
         if read.is_ok() || !may_try {
             return None;
         }
@@ -230,7 +230,7 @@ impl Pipeline {
     async fn current_candidate(&self, service: &Arc<Service>) -> Option<Candidate> {
         let resolved = self.resolve(vec![service.clone()]).await.ok()?;
         let candidate = resolved.into_iter().next()?.1.ok()?;
-        self.context.publisher.is_at(&candidate).then_some(candidate)
+        self.context.publisher.repositories.is_at(&candidate).then_some(candidate)
     }
 
     async fn drop_version(&self, service: &Service, version: &Descriptor) {

@@ -142,7 +142,7 @@ async fn release_mirror(stopped: Handle, predecessor: Option<Terminated>) {
         // The runtime logs a panic; the mirror is free even then.
         let _ = tokio::task::spawn_blocking(move || source.remove_all()).await;
         let repository = &stopped.config().name;
-        if let Err(error) = stopped.publisher.forget_mirror(repository).await {
+        if let Err(error) = stopped.publisher.mirrors.forget(repository).await {
             tracing::warn!(%repository, %error, "the stored bundles of a deleted repository stay in the store");
         }
     }

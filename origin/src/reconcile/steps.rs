@@ -118,7 +118,7 @@ impl Worker {
         (self.cached_candidates, self.candidates) = match &self.context.names {
             Some(_) => {
                 let services: Vec<ServiceName> = candidates.iter().map(|each| each.service.name.clone()).collect();
-                let unheld = self.context.publisher.unheld(&self.config.name, &services);
+                let unheld = self.context.publisher.repositories.unheld(&self.config.name, &services);
                 held_first(candidates, |each| unheld.contains(&each.service.name))
             }
             None => (candidates, Vec::new()),

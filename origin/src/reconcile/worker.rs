@@ -229,7 +229,7 @@ impl Worker {
             .source
             .mirror()
             .and_then(|mirror| mirror.refs_changed_at())
-            .filter(|_| !self.context.publisher.is_in_cluster());
+            .filter(|_| !self.context.publisher.repositories.is_in_cluster());
         if let Some(fetched_at) = fetched_at {
             self.revisions.restored(fetched_at);
         }

@@ -66,9 +66,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | the same, until it is forgotten | {origin/observed/src/table.rs AGENT_FORGOTTEN_AFTER} |  | it is not listed |
 | age of stored names of agents and edges | {origin/src/last_seen.rs STORE_INTERVAL} |  | a kill of all origins forgets agents that are newer |
 | questions about what agents run | {origin/src/observed.rs CONCURRENT_QUERIES} | `fleet_queries` | they wait |
-| segments of a history (64 KiB each) in which `lacks` finds a revision, the newest | {origin/src/publish/tips.rs MAX_SEGMENTS} |  | rows are counted as unknown |
+| segments of a history (64 KiB each) in which `lacks` finds a revision, the newest | {origin/src/publish/queries.rs MAX_SEGMENTS} |  | rows are counted as unknown |
 | repositories whose segments are in memory, and that one question with `lacks` is about | {origin/src/publish/positions.rs MAX_REPOSITORIES} |  | they are read again; 400 |
-| refs of a repository whose last tip its record has | {origin/src/publish/tips.rs MAX_REFS} |  | a tip may be stored twice |
+| refs of a repository whose last tip its record has | {origin/src/publish/publisher.rs MAX_REFS} |  | a tip may be stored twice |
 | names that operators delete there | {origin/src/observed.rs MAX_DELETIONS} |  | they wait |
 | events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |
 | an event stream whose reader takes nothing | {shared/runtime/src/serve/part_writer.rs PART_TIMEOUT} |  | the stream is ended |

@@ -2,38 +2,38 @@
 
 use std::time::Instant;
 
-use super::gc::Totals;
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Collections of `shop`, hours after the start.
-struct Collector {
+struct Collections {
     publisher: Arc<Publisher>,
-    totals: Totals,
+    collector: Collector,
     start: Instant,
 }
 
-impl Collector {
-    fn new(publisher: &Arc<Publisher>) -> Self {
-        Self { publisher: publisher.clone(), totals: Totals::default(), start: Instant::now() }
+impl Collections {
+    fn new(store: &TestStore, publisher: &Arc<Publisher>) -> Self {
+        let collector = Collector::new(publisher, store.retention.clone());
+        Self { publisher: publisher.clone(), collector, start: Instant::now() }
     }
 
     async fn collect(&mut self, hours: u32) {
-        let repository = self.publisher.repository(&shop()).unwrap();
-        self.publisher.collect(&repository, &mut self.totals, self.start + hours * HOUR).await;
+        let repository = self.publisher.repositories.existing(&shop()).unwrap();
+        self.collector.collect(&repository, self.start + hours * HOUR).await;
     }
 
     fn is_due(&self, hours: u32) -> bool {
-        !self.publisher.due(self.start + hours * HOUR).is_empty()
+        !self.collector.due(self.start + hours * HOUR).is_empty()
     }
 
     fn deleted(&self) -> u64 {
-        self.publisher.shared.metrics.gc_deleted.get()
+        self.publisher.repositories.shared.metrics.gc_deleted.get()
     }
 
     fn blocked(&self) -> i64 {
-        self.publisher.shared.metrics.gc_blocked_repositories.get()
+        self.publisher.repositories.shared.metrics.gc_blocked_repositories.get()
     }
 }
 
@@ -55,7 +55,7 @@ async fn frames_of_expired_versions_are_deleted_after_two_marks_unless_shared() 
     for (number, frames) in [["a", "shared"], ["b", "shared"], ["c", "shared"]].iter().enumerate() {
         publish(&publisher, &shop_prod, number as u64, frames).await.unwrap();
     }
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     assert!(collector.is_due(0));
     collector.collect(0).await;
     assert!(!collector.is_due(3) && collector.is_due(4), "until a grace period has passed, its objects are not listed");
@@ -81,10 +81,10 @@ async fn objects_of_an_attempt_stay_until_it_is_published_or_abandoned() {
     let store = store();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    let attempt = publisher.begin_attempt(&shop());
+    let attempt = publisher.repositories.begin_attempt(&shop());
     let put = tokio::task::spawn_blocking(move || attempt.put("two".into()).map(|_| attempt));
     let (protection, _) = put.await.unwrap().unwrap().finish().await.unwrap();
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     for hours in [0, 4, 8] {
         collector.collect(hours).await;
     }
@@ -103,7 +103,7 @@ async fn objects_of_a_write_with_an_unknown_outcome_stay() {
     let store = store();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     (store.fail_writes)(&[WriteFault::Lost]);
     publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap_err();
     for hours in [0, 4, 8] {
@@ -126,19 +126,23 @@ async fn an_unreadable_manifest_blocks_its_repository_until_it_is_built_again() 
     publish(&publisher, &shop_prod, 1, &["x"]).await.unwrap();
     publish(&publisher, &shop_prod, 2, &["one", "two"]).await.unwrap();
     publish(&publisher, &shop_prod, 3, &["three"]).await.unwrap();
-    let version = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"onetwo")).await.unwrap().unwrap();
+    let version =
+        publisher.queries.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"onetwo")).await.unwrap().unwrap();
     let manifest = version.representations()[0].digest;
     std::fs::write(store.object(Area::Public, &manifest), "damaged").unwrap();
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     collector.collect(0).await;
     collector.collect(5).await;
     assert!(has(&store, "x").await && has(&store, "one").await);
     assert_eq!(
-        (collector.blocked(), collector.publisher.shared.metrics.gc_runs.with_label_values(&["blocked"]).get()),
+        (
+            collector.blocked(),
+            collector.publisher.repositories.shared.metrics.gc_runs.with_label_values(&["blocked"]).get()
+        ),
         (1, 2)
     );
 
-    let attempt = publisher.begin_attempt(&shop());
+    let attempt = publisher.repositories.begin_attempt(&shop());
     let put = tokio::task::spawn_blocking(move || {
         ["one", "two"].iter().try_for_each(|frame| attempt.put((*frame).into()).map(drop)).map(|()| attempt)
     });
@@ -160,7 +164,7 @@ async fn an_unreadable_page_blocks_its_repository_and_is_counted() {
     let page = store.pages().await.remove(0);
     let bytes = std::fs::read(&page).unwrap();
     std::fs::write(&page, "damaged").unwrap();
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     collector.collect(0).await;
     collector.collect(5).await;
     assert!(has(&store, "0").await);
@@ -177,7 +181,7 @@ async fn a_repository_whose_collections_fail_one_after_another_counts_as_blocked
     let store = store();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     store.store.fail_gets(true);
     for (number, blocked) in [0, 0, 1, 1].into_iter().enumerate() {
         collector.collect(number as u32).await;
@@ -198,24 +202,24 @@ async fn versions_expire_by_age_and_by_bytes() {
         // Wall clocks that are far apart make nothing old.
         publish(&publisher, &shop_prod, number * 1_000_000, &[&number.to_string()]).await.unwrap();
     }
-    let retained = |publisher: &Publisher| publisher.shared.metrics.retained_versions.get();
-    let mut collector = Collector::new(&publisher);
+    let retained = |publisher: &Publisher| publisher.repositories.shared.metrics.retained_versions.get();
+    let mut collector = Collections::new(&store, &publisher);
     collector.collect(47).await;
     assert_eq!(retained(&publisher), 3);
     collector.collect(49).await;
     assert_eq!(retained(&publisher), 0);
-    assert_eq!(publisher.shared.metrics.expired_versions.with_label_values(&["age"]).get(), 3);
+    assert_eq!(publisher.repositories.shared.metrics.expired_versions.with_label_values(&["age"]).get(), 3);
 
     store.retention.bytes = Some(bytesize::ByteSize(2));
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     for number in 5..9 {
         publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
     }
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     collector.collect(0).await;
-    publisher.expire_bytes(&mut collector.totals).await;
+    collector.collector.expire_bytes().await;
     assert_eq!(retained(&publisher), 1, "the current one and the newest of the others");
-    assert_eq!(publisher.shared.metrics.expired_versions.with_label_values(&["bytes"]).get(), 3);
+    assert_eq!(publisher.repositories.shared.metrics.expired_versions.with_label_values(&["bytes"]).get(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,15 +233,15 @@ async fn the_oldest_versions_of_all_repositories_expire_by_bytes() {
         publish(&publisher, service, number, &[&number.to_string()]).await.unwrap();
     }
     let retained = |repository: &str| {
-        let known = publisher.repository(&repository.parse().unwrap()).unwrap();
+        let known = publisher.repositories.repository(&repository.parse().unwrap()).unwrap();
         known.known().retained()
     };
-    let (mut totals, now) = (Totals::default(), Instant::now());
-    for repository in publisher.due(now) {
-        publisher.collect(&repository, &mut totals, now).await;
+    let (mut collector, now) = (Collector::new(&publisher, store.retention.clone()), Instant::now());
+    for repository in collector.due(now) {
+        collector.collect(&repository, now).await;
     }
     assert_eq!((retained("shop"), retained("blog")), (1, 3), "the sum is known only now");
-    publisher.expire_bytes(&mut totals).await;
+    collector.expire_bytes().await;
     assert_eq!((retained("shop"), retained("blog")), (0, 2), "the two that were superseded first");
 }
 
@@ -246,7 +250,7 @@ async fn bundles_stay_while_the_record_names_them() {
     let store = store();
     let publisher = store.open().await;
     let set = async |texts: &[&'static str]| {
-        let upload = publisher.begin_mirror(&shop());
+        let upload = publisher.mirrors.begin(&shop());
         let mut parts = Vec::new();
         for text in texts {
             let digest = upload.put(Bytes::from_static(text.as_bytes())).await.unwrap();
@@ -255,7 +259,7 @@ async fn bundles_stay_while_the_record_names_them() {
         let list = format!(r#"[{{"oid":"aa","parts":[{{"digest":"{}","size":3}}]}}]"#, parts[0].digest);
         let lfs = Some(Part { digest: upload.put(list.into()).await.unwrap(), size: 100 });
         let bundles = vec![Bundle { made_at: 1, rank: 0, parts: parts.split_off(1) }];
-        publisher.set_mirror(&upload, &MirrorManifest { bundles, lfs }).await.unwrap();
+        publisher.mirrors.set(&upload, &MirrorManifest { bundles, lfs }).await.unwrap();
     };
     let left = async || {
         let mut left = Vec::new();
@@ -268,7 +272,7 @@ async fn bundles_stay_while_the_record_names_them() {
         left.join(" ")
     };
     set(&["lfs", "one", "two"]).await;
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     collector.collect(0).await;
     collector.collect(5).await;
     assert_eq!(left().await, "lfs one two");
@@ -278,10 +282,10 @@ async fn bundles_stay_while_the_record_names_them() {
     assert_eq!(left().await, "lfs two three");
     // A start reads what the record names.
     let again = store.open().await;
-    assert_eq!(again.mirror(&shop()).await.unwrap().unwrap().bundles[0].parts.len(), 2);
-    assert_eq!(again.stored_lfs(&shop()).await.len(), 1);
+    assert_eq!(again.mirrors.read(&shop()).await.unwrap().unwrap().bundles[0].parts.len(), 2);
+    assert_eq!(again.mirrors.stored_lfs(&shop()).await.len(), 1);
     drop(again);
-    publisher.forget_mirror(&shop()).await.unwrap();
+    publisher.mirrors.forget(&shop()).await.unwrap();
     collector.collect(20).await;
     collector.collect(25).await;
     assert_eq!((left().await.as_str(), collector.blocked()), ("", 0));
@@ -291,13 +295,13 @@ async fn bundles_stay_while_the_record_names_them() {
 async fn a_lost_list_of_bundles_blocks_nothing() {
     let store = store();
     let publisher = store.open().await;
-    let upload = publisher.begin_mirror(&shop());
-    publisher.set_mirror(&upload, &MirrorManifest::default()).await.unwrap();
+    let upload = publisher.mirrors.begin(&shop());
+    publisher.mirrors.set(&upload, &MirrorManifest::default()).await.unwrap();
     for file in std::fs::read_dir(store.dir.path().join("objects/shop/private")).unwrap() {
         std::fs::remove_file(file.unwrap().path()).unwrap();
     }
-    let mut collector = Collector::new(&publisher);
+    let mut collector = Collections::new(&store, &publisher);
     collector.collect(0).await;
     assert_eq!(collector.blocked(), 0);
-    assert_eq!(publisher.mirror(&shop()).await.unwrap(), None);
+    assert_eq!(publisher.mirrors.read(&shop()).await.unwrap(), None);
 }

@@ -19,7 +19,7 @@ async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() 
     let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], pinned, "what can be read is served");
     assert!(started.pins.contains_key(&name("shop-prod")), "a pin does not lapse");
-    let suspension = &publisher.suspended()[&shop()];
+    let suspension = &publisher.repositories.suspended()[&shop()];
     assert!(
         suspension.until == SuspendedUntil::Confirmed && suspension.reason.contains("previous version is used"),
         "{suspension:?}"
@@ -32,7 +32,7 @@ async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() 
     assert!(!publisher.confirm(&shop()).await.unwrap(), "once");
     let (publisher, definitions) = store.open_with_definitions().await;
     assert!(
-        publisher.suspended().is_empty() && definitions.services.is_empty(),
+        publisher.repositories.suspended().is_empty() && definitions.services.is_empty(),
         "the document was in the damaged page"
     );
     assert_eq!(publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap(), Outcome::Pinned);
@@ -47,11 +47,11 @@ async fn damage_of_this_run_is_confirmed_after_a_restart_which_shows_what_is_lef
     publisher.unpin(&shop_prod, change("ann", 3)).await.unwrap();
     std::fs::write(&store.pages().await[0], NO_BYTES).unwrap();
     publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap_err();
-    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Restarted);
+    assert_eq!(publisher.repositories.suspended()[&shop()].until, SuspendedUntil::Restarted);
     let record = store.record().await;
     let error = publisher.confirm(&shop()).await.unwrap_err().to_string();
     assert!(error.contains("restart"), "{error}");
-    assert_eq!((store.record().await, publisher.suspended().len()), (record, 1));
+    assert_eq!((store.record().await, publisher.repositories.suspended().len()), (record, 1));
 
     let (publisher, started) = store.start(&["shop-prod"]).await;
     assert!(started.pins.contains_key(&name("shop-prod")), "as it was before the last change");
@@ -69,10 +69,10 @@ async fn a_confirmation_does_not_cover_later_damage() {
     let pages = store.pages().await;
     std::fs::write(&pages[0], NO_BYTES).unwrap();
     let publisher = store.open().await;
-    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Confirmed);
+    assert_eq!(publisher.repositories.suspended()[&shop()].until, SuspendedUntil::Confirmed);
     std::fs::write(&pages[1], NO_BYTES).unwrap();
     assert!(publisher.confirm(&shop()).await.is_err());
-    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Restarted);
+    assert_eq!(publisher.repositories.suspended()[&shop()].until, SuspendedUntil::Restarted);
     assert!(store.open().await.confirm(&shop()).await.unwrap());
 }
 
@@ -87,7 +87,7 @@ async fn a_lost_page_without_a_previous_copy_loses_its_services_only() {
     assert!(pages.len() > 2);
     std::fs::remove_file(&pages[1]).unwrap();
     let (publisher, definitions) = store.open_with_definitions().await;
-    let reason = &publisher.suspended()[&shop()].reason;
+    let reason = &publisher.repositories.suspended()[&shop()].reason;
     assert!(reason.contains("services before `s") && reason.contains("missing"), "{reason}");
     let lost = 300 - definitions.services.len();
     assert!(lost > 0 && lost < 150, "{lost} of 300");
@@ -107,11 +107,11 @@ async fn when_neither_copy_can_be_read_nothing_is_invented() {
     }
     let (publisher, started) = store.start(&["shop-prod"]).await;
     assert!(started.current.is_empty() && started.retired.is_empty());
-    let reason = &publisher.suspended()[&shop()].reason;
+    let reason = &publisher.repositories.suspended()[&shop()].reason;
     assert!(reason.contains("backup"), "{reason}");
     assert!(publish(&publisher, &shop_prod, 3, &["three"]).await.is_err());
     assert!(publisher.confirm(&shop()).await.is_err(), "there is nothing to take over");
-    assert_eq!(publisher.suspended().len(), 1);
+    assert_eq!(publisher.repositories.suspended().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +124,7 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
         drop(publisher);
         store.open().await
     };
-    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Read);
+    assert_eq!(publisher.repositories.suspended()[&shop()].until, SuspendedUntil::Read);
     assert!(publish(&publisher, &shop_prod, 2, &["two"]).await.is_err());
     let next = [candidate(&shop_prod, 2)];
     let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();
@@ -134,8 +134,8 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
     let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();
     assert!(matches!(looked[..], [Cached::NeedsBuild]), "{looked:?}");
     assert_eq!(publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap(), Outcome::Published);
-    assert!(publisher.suspended().is_empty());
-    let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
+    assert!(publisher.repositories.suspended().is_empty());
+    let retained = publisher.queries.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
     assert!(retained.is_some());
 }
 
@@ -148,22 +148,25 @@ async fn an_unreadable_record_is_read_again_with_its_definitions() {
     publisher.define(&shop(), document).await.unwrap();
     store.store.fail_gets(true);
     let (publisher, definitions) = store.open_with_definitions().await;
-    assert!(definitions.services.is_empty() && publisher.may_have_unknown_definitions());
+    assert!(definitions.services.is_empty() && publisher.repositories.may_have_unknown_definitions());
     store.store.fail_gets(false);
     // No request arrives meanwhile.
     let due = loop {
-        publisher.wait_for_reload().await;
-        let due = publisher.unapplied_reloads();
+        publisher.reloads.wait().await;
+        let due = publisher.reloads.unapplied();
         if !due.is_empty() {
             break due;
         }
     };
-    assert!(publisher.suspended().is_empty() && publisher.may_have_unknown_definitions(), "nobody has them yet");
-    let Reloaded { stored, published, .. } = publisher.reloaded(&due[0]);
+    assert!(
+        publisher.repositories.suspended().is_empty() && publisher.repositories.may_have_unknown_definitions(),
+        "nobody has them yet"
+    );
+    let Reloaded { stored, published, .. } = publisher.reloads.read(&due[0]);
     assert_eq!(stored.services[&name("shop-prod")].1, 7);
     assert_eq!(published.current[&name("shop-prod")], current(&shop_prod));
-    publisher.mark_applied(&due[0]);
-    assert!(publisher.unapplied_reloads().is_empty() && !publisher.may_have_unknown_definitions());
+    publisher.reloads.mark_applied(&due[0]);
+    assert!(publisher.reloads.unapplied().is_empty() && !publisher.repositories.may_have_unknown_definitions());
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,12 +191,12 @@ async fn a_repository_without_its_record_is_suspended_until_it_has_one() {
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap();
-    assert_eq!(store.open().await.without_record(), 0);
+    assert_eq!(store.open().await.repositories.without_record(), 0);
     for file in ["shop.record", "shop.previous"] {
         std::fs::remove_file(store.dir.path().join("records/repositories").join(file)).unwrap();
     }
     let publisher = store.open().await;
-    assert!(publisher.without_record() == 1 && publisher.may_have_unknown_definitions());
+    assert!(publisher.repositories.without_record() == 1 && publisher.repositories.may_have_unknown_definitions());
     publish(&publisher, &service("shop-prod"), 3, &["three"]).await.unwrap();
-    assert!(publisher.without_record() == 0 && !publisher.may_have_unknown_definitions());
+    assert!(publisher.repositories.without_record() == 0 && !publisher.repositories.may_have_unknown_definitions());
 }

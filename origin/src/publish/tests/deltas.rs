@@ -7,7 +7,7 @@ use super::*;
 /// A build with a SHA-256 of its own.
 async fn publish_version(publisher: &Publisher, service: &Arc<Service>, number: u64) -> Sha256 {
     let frame = number.to_string();
-    let attempt = publisher.begin_attempt(&service.repository);
+    let attempt = publisher.repositories.begin_attempt(&service.repository);
     let bytes = Bytes::from(frame.clone());
     let put = tokio::task::spawn_blocking(move || attempt.put(bytes).map(|_| attempt));
     let sha256 = Sha256::of(frame.as_bytes());
@@ -24,13 +24,13 @@ fn dictionaries(descriptor: &Descriptor) -> Vec<Sha256> {
 
 /// Adds what the current version lacks; the number of deltas.
 async fn add_deltas(publisher: &Publisher, service: &Arc<Service>) -> usize {
-    let Some(DeltaPlan { target, bases }) = publisher.delta_plan(service).await.unwrap() else { return 0 };
+    let Some(DeltaPlan { target, bases }) = publisher.deltas.plan(service).await.unwrap() else { return 0 };
     let deltas = bases.iter().map(|base| {
         let sha256 = base.publication().sha256;
         (sha256, Bytes::from(format!("{sha256} to {}", target.publication().sha256)))
     });
     let (count, deltas) = (bases.len(), deltas.collect());
-    assert!(publisher.publish_deltas(service, target.publication().digest, deltas).await.unwrap());
+    assert!(publisher.deltas.publish(service, target.publication().digest, deltas).await.unwrap());
     count
 }
 
@@ -49,9 +49,9 @@ async fn a_version_has_deltas_against_the_last_three_before_it() {
         assert_eq!(revised.revision(), if expected == 0 { 1 } else { 2 });
         for delta in revised.representations().iter().filter(|one| one.dictionary.is_some()) {
             assert_eq!((delta.encoding, delta.frames), (Encoding::Dcz, 1));
-            assert!(publisher.objects().get(&shop(), Area::Public, &delta.digest).await.is_ok());
+            assert!(publisher.repositories.objects().get(&shop(), Area::Public, &delta.digest).await.is_ok());
         }
-        assert!(publisher.delta_plan(&shop_prod).await.unwrap().is_none(), "each is made once");
+        assert!(publisher.deltas.plan(&shop_prod).await.unwrap().is_none(), "each is made once");
     }
     // A version that comes back keeps what is still of use.
     let back = Candidate { revision: revision(9), ..candidate(&shop_prod, 4) };
@@ -76,7 +76,7 @@ async fn a_commit_without_a_change_keeps_deltas_and_a_rebuild_drops_them() {
     assert_eq!(publish(&publisher, &shop_prod, 3, &["2"]).await.unwrap(), Outcome::Unchanged);
     assert_eq!((store.record().await, current(&shop_prod)), (record, revised.clone()));
 
-    let attempt = publisher.begin_attempt(&shop());
+    let attempt = publisher.repositories.begin_attempt(&shop());
     assert!(publisher.publish_rebuilt(&shop_prod, &revised, built(&["2"]), attempt).await.unwrap());
     let rebuilt = current(&shop_prod);
     assert_eq!((dictionaries(&rebuilt), rebuilt.revision()), (vec![], revised.revision() + 1));
@@ -91,7 +91,7 @@ async fn deltas_of_a_superseded_version_are_not_published() {
     let superseded = current(&shop_prod).publication().digest;
     publish_version(&publisher, &shop_prod, 3).await;
     let (record, deltas) = (store.record().await, vec![(first, Bytes::from("late"))]);
-    assert!(!publisher.publish_deltas(&shop_prod, superseded, deltas).await.unwrap());
+    assert!(!publisher.deltas.publish(&shop_prod, superseded, deltas).await.unwrap());
     assert_eq!(store.record().await, record);
 }
 
@@ -105,10 +105,10 @@ async fn each_publication_waits_once_for_its_deltas() {
         publish_version(&publisher, &test, number).await;
     }
     for (service, waiting) in [(&prod, 1), (&test, 0)] {
-        let next = publisher.next_without_deltas().await;
+        let next = publisher.deltas.next().await;
         assert_eq!((&next.0.name, next.1), (&service.name, waiting));
         add_deltas(&publisher, service).await;
     }
-    let next = tokio::time::timeout(Duration::from_secs(60), publisher.next_without_deltas()).await;
+    let next = tokio::time::timeout(Duration::from_secs(60), publisher.deltas.next()).await;
     assert!(next.is_err(), "a revision is no publication");
 }

@@ -49,7 +49,7 @@ async fn nothing_is_shown_until_an_unknown_outcome_is_settled() {
     assert_eq!((current(&shop_prod), store.events()), (descriptor, 1));
     // The next request settles it, and comes after it.
     assert_eq!(publish(&publisher, &shop_prod, 4, &["four"]).await.unwrap(), Outcome::Published);
-    let history = publisher.history(&shop(), &name("shop-prod"), None, 10).await.unwrap();
+    let history = publisher.queries.history(&shop(), &name("shop-prod"), None, 10).await.unwrap();
     let revisions: Vec<_> = history.publications.iter().map(|listed| listed.entry.revision_id.clone()).collect();
     assert_eq!(revisions, [revision(4), revision(2), revision(1)]);
     assert_eq!(store.events(), 3);
@@ -84,7 +84,7 @@ async fn a_superseded_candidate_is_not_published() {
         assert!(matches!(error, PublishError::Suspended { .. }), "{error}");
     }
     assert_eq!((store.record().await, current(&shop_prod), store.events()), (theirs.to_bytes(), descriptor, 1));
-    assert_eq!(publisher.suspended().len(), 1);
+    assert_eq!(publisher.repositories.suspended().len(), 1);
     assert!(publisher.confirm(&shop()).await.is_err(), "what it serves is not what is stored");
     let publisher = store.open().await;
     assert_eq!(publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap(), Outcome::Published);

@@ -8,7 +8,6 @@ use weir_ownership::{Claim, SessionId};
 use weir_protocol::token::SigningKey;
 use weir_store::{Expect, PutOutcome, Version};
 
-use super::gc::Totals;
 use super::known::KnownService;
 use super::*;
 
@@ -32,7 +31,7 @@ impl TestStore {
             superseded: Some(sender),
             ..self.options()
         };
-        let opened = Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), options);
+        let opened = open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), options);
         Member { publisher: opened.await.unwrap().0, until, superseded, events }
     }
 
@@ -58,12 +57,12 @@ impl TestStore {
 impl Member {
     async fn take(&self, store: &TestStore, node: &str, fence: u64) {
         let version = store.claim(node, fence, false).await;
-        self.publisher.take(&shop(), &version).await.unwrap();
+        self.publisher.ownership.take(&shop(), &version).await.unwrap();
     }
 
     fn published(&self) -> Descriptor {
         let current = |known: &KnownService| Some(Descriptor::clone(&known.current.as_ref()?.descriptor));
-        let published = self.publisher.known_service(&shop(), &name("shop-prod"), current);
+        let published = self.publisher.repositories.known_service(&shop(), &name("shop-prod"), current);
         published.flatten().expect("it is published")
     }
 }
@@ -89,7 +88,7 @@ async fn a_repository_moves_and_is_published_above() {
     publish(&one.publisher, &of_one, 1, &["one"]).await.unwrap();
     assert_eq!((store.owner().await, lines(&one.events)), ("one".to_owned(), 1));
 
-    assert!(one.publisher.release(&shop()).await);
+    assert!(one.publisher.ownership.release(&shop()).await);
     assert!(is_refused(&publish(&one.publisher, &of_one, 2, &["two"]).await));
     store.claim("one", 1, true).await;
     two.take(&store, "two", 2).await;
@@ -100,9 +99,10 @@ async fn a_repository_moves_and_is_published_above() {
     assert_eq!(store.owner().await, "two");
 
     assert_eq!(one.published(), current(&of_one));
-    one.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
+    one.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
     assert_eq!(one.published(), current(&of_two));
-    let retained = one.publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
+    let retained =
+        one.publisher.queries.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
     assert!(retained.is_some(), "a view has the retained versions too");
     assert_eq!(lines(&one.events), 1, "events are of owned repositories alone");
 }
@@ -120,8 +120,8 @@ async fn a_superseded_owner_publishes_nothing_and_reports_it() {
     assert!(is_refused(&publish(&one.publisher, &of_one, 3, &["three"]).await));
     assert_eq!(one.superseded.recv().await, Some(shop()));
     assert!(is_refused(&publish(&one.publisher, &of_one, 4, &["four"]).await));
-    assert!(one.superseded.is_empty() && one.publisher.suspended().is_empty());
-    assert!(one.publisher.release(&shop()).await, "no write of it can follow");
+    assert!(one.superseded.is_empty() && one.publisher.repositories.suspended().is_empty());
+    assert!(one.publisher.ownership.release(&shop()).await, "no write of it can follow");
     assert_eq!((store.record().await, lines(&one.events)), (record, 1));
 }
 
@@ -136,11 +136,14 @@ async fn nothing_is_written_or_trusted_after_the_end_of_the_session() {
     let record = store.record().await;
     assert!(is_refused(&publish(&one.publisher, &shop_prod, 2, &["two"]).await));
     assert_eq!(store.record().await, record);
-    one.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
+    one.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
     two.take(&store, "two", 2).await;
-    assert!(one.publisher.refresh(&shop(), Duration::ZERO).await.is_err(), "its state may be another owner's past");
-    one.publisher.release(&shop()).await;
-    one.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
+    assert!(
+        one.publisher.ownership.refresh(&shop(), Duration::ZERO).await.is_err(),
+        "its state may be another owner's past"
+    );
+    one.publisher.ownership.release(&shop()).await;
+    one.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +152,7 @@ async fn a_repository_is_not_taken_with_another_version_of_its_record() {
     let one = store.join().await;
     let old = store.claim("one", 1, false).await;
     store.claim("two", 2, false).await;
-    let taken = one.publisher.take(&shop(), &old).await;
+    let taken = one.publisher.ownership.take(&shop(), &old).await;
     assert!(matches!(taken, Err(TakeError::Superseded)), "{taken:?}");
     assert!(is_refused(&publish(&one.publisher, &service("shop-prod"), 1, &["one"]).await));
 }
@@ -169,22 +172,22 @@ async fn a_hand_over_writes_nothing_and_an_alignment_retires_and_signs() {
     let two = store.join().await;
     let configured = HashSet::from([name("stays")]);
     let is_configured = |service: &ServiceName| configured.contains(service);
-    let started = two.publisher.start(&configured, at(2)).await.unwrap();
+    let started = two.publisher.ownership.start(&configured, at(2)).await.unwrap();
     assert!(started.retired.is_empty() && started.current.len() == 1);
     let sequence = store.sequence().await;
     two.take(&store, "two", 2).await;
     assert_eq!(store.sequence().await, sequence + 1, "the claim");
-    assert!(two.publisher.tombstones(&shop()).is_empty());
-    let aligned = two.publisher.align(&shop(), &is_configured, at(2)).await.unwrap();
+    assert!(two.publisher.repositories.tombstones(&shop()).is_empty());
+    let aligned = two.publisher.ownership.align(&shop(), &is_configured, at(2)).await.unwrap();
     assert!(aligned.retired.is_empty(), "the catalog has not applied yet what the publisher has read");
     for Member { publisher, .. } in [&one, &two] {
-        publisher.unapplied_reloads().iter().for_each(|reload| publisher.mark_applied(reload));
+        publisher.reloads.unapplied().iter().for_each(|reload| publisher.reloads.mark_applied(reload));
     }
-    let aligned = two.publisher.align(&shop(), &is_configured, at(3)).await.unwrap();
+    let aligned = two.publisher.ownership.align(&shop(), &is_configured, at(3)).await.unwrap();
     assert_eq!(aligned.retired.iter().map(|retired| retired.service.as_str()).collect::<Vec<_>>(), ["goes"]);
     assert!(aligned.current[&name("stays")].publication_signed_by(&public).is_some());
-    assert_eq!(two.publisher.tombstones(&shop()).keys().collect::<Vec<_>>(), [&name("goes")]);
-    let superseded = one.publisher.align(&shop(), &is_configured, at(4)).await;
+    assert_eq!(two.publisher.repositories.tombstones(&shop()).keys().collect::<Vec<_>>(), [&name("goes")]);
+    let superseded = one.publisher.ownership.align(&shop(), &is_configured, at(4)).await;
     assert!(matches!(superseded, Err(PublishError::NotOwner(_))), "{superseded:?}");
 }
 
@@ -209,10 +212,10 @@ async fn a_refresh_reads_changed_pages_alone_and_knows_what_is_gone() {
     let services = (0..300).map(|number| (name(&format!("s{number:03}")), Some(filler.clone()))).collect();
     one.publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
     let reloaded = async || {
-        two.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
-        let due = two.publisher.unapplied_reloads();
-        let reloaded = two.publisher.reloaded(&due[0]);
-        two.publisher.mark_applied(&due[0]);
+        two.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
+        let due = two.publisher.reloads.unapplied();
+        let reloaded = two.publisher.reloads.read(&due[0]);
+        two.publisher.reloads.mark_applied(&due[0]);
         reloaded
     };
     assert_eq!(reloaded().await.stored.services.len(), 300);
@@ -222,11 +225,11 @@ async fn a_refresh_reads_changed_pages_alone_and_knows_what_is_gone() {
     one.publisher.define(&shop(), change).await.unwrap();
     std::fs::write(pages.last().unwrap(), "damaged").unwrap();
     let Reloaded { stored, undefined, .. } = reloaded().await;
-    assert!(two.publisher.suspended().is_empty(), "the damaged page was not read");
+    assert!(two.publisher.repositories.suspended().is_empty(), "the damaged page was not read");
     assert_eq!(undefined, [name("s000")]);
     assert!(stored.services.len() < 200 && stored.services[&name("s001")].1 == 7);
-    two.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
-    assert!(two.publisher.unapplied_reloads().is_empty(), "nothing has changed");
+    two.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
+    assert!(two.publisher.reloads.unapplied().is_empty(), "nothing has changed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,17 +239,17 @@ async fn a_view_stays_as_it_is_while_the_store_does_not_answer() {
     one.take(&store, "one", 1).await;
     let shop_prod = service("shop-prod");
     publish(&one.publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    two.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
+    two.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
     publish(&one.publisher, &shop_prod, 2, &["two"]).await.unwrap();
     let before = two.published();
     store.store.fail_gets(true);
-    assert!(two.publisher.refresh(&shop(), Duration::ZERO).await.is_err());
+    assert!(two.publisher.ownership.refresh(&shop(), Duration::ZERO).await.is_err());
     assert_eq!(two.published(), before);
-    assert!(two.publisher.suspended().is_empty());
+    assert!(two.publisher.repositories.suspended().is_empty());
     store.store.fail_gets(false);
-    two.publisher.refresh(&shop(), Duration::from_secs(3600)).await.unwrap();
+    two.publisher.ownership.refresh(&shop(), Duration::from_secs(3600)).await.unwrap();
     assert_eq!(two.published(), before, "the last read is recent enough");
-    two.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
+    two.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
     assert_eq!(two.published(), current(&shop_prod));
 }
 
@@ -261,7 +264,7 @@ async fn a_refused_write_of_an_unchanged_record_is_repeated() {
     (store.fail_writes)(&[WriteFault::Refused; 4]);
     let error = publish(&one.publisher, &shop_prod, 2, &["two"]).await.unwrap_err();
     assert!(matches!(error, PublishError::UnknownOutcome(_)), "{error}");
-    assert!(!one.publisher.release(&shop()).await, "it is not settled");
+    assert!(!one.publisher.ownership.release(&shop()).await, "it is not settled");
     assert!(one.superseded.try_recv().is_err());
 }
 
@@ -276,25 +279,26 @@ async fn only_the_owner_collects_garbage() {
     for (number, frames) in [["a"], ["b"], ["c"]].iter().enumerate() {
         publish(&one.publisher, &shop_prod, number as u64, frames).await.unwrap();
     }
-    two.publisher.refresh(&shop(), Duration::ZERO).await.unwrap();
-    assert!(two.publisher.due(Instant::now()).is_empty() && !one.publisher.due(Instant::now()).is_empty());
-    let (mut totals, begun) = (Totals::default(), Instant::now());
-    let repository = one.publisher.repository(&shop()).unwrap();
-    one.publisher.collect(&repository, &mut totals, begun).await;
+    two.publisher.ownership.refresh(&shop(), Duration::ZERO).await.unwrap();
+    let collector = |member: &Member| Collector::new(&member.publisher, store.retention.clone());
+    let (mut collector, of_two, begun) = (collector(&one), collector(&two), Instant::now());
+    assert!(of_two.due(begun).is_empty() && !collector.due(begun).is_empty());
+    let repository = one.publisher.repositories.existing(&shop()).unwrap();
+    collector.collect(&repository, begun).await;
     store.claim("two", 2, false).await;
-    one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(5)).await;
+    collector.collect(&repository, begun + Duration::from_secs(5)).await;
     let frame = ObjectDigest::of(b"a");
     assert!(store.objects.exists(&shop(), Area::Public, &frame).await.unwrap(), "the record is another origin's");
-    one.publisher.release(&shop()).await;
+    one.publisher.ownership.release(&shop()).await;
     one.take(&store, "one", 3).await;
-    one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(10)).await;
+    collector.collect(&repository, begun + Duration::from_secs(10)).await;
     assert!(store.objects.exists(&shop(), Area::Public, &frame).await.unwrap(), "the other may have stored it since");
-    one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(15)).await;
+    collector.collect(&repository, begun + Duration::from_secs(15)).await;
     assert!(!store.objects.exists(&shop(), Area::Public, &frame).await.unwrap());
-    assert!(one.publisher.due(begun).is_empty());
-    one.publisher.release(&shop()).await;
+    assert!(collector.due(begun).is_empty());
+    one.publisher.ownership.release(&shop()).await;
     one.take(&store, "one", 4).await;
-    assert!(!one.publisher.due(begun).is_empty(), "what is left of others is found");
+    assert!(!collector.due(begun).is_empty(), "what is left of others is found");
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,12 +311,12 @@ async fn a_deletion_ends_with_the_session() {
     for (number, frames) in [["a"], ["b"], ["c"]].iter().enumerate() {
         publish(&one.publisher, &service("shop-prod"), number as u64, frames).await.unwrap();
     }
-    let (mut totals, begun) = (Totals::default(), Instant::now());
-    let repository = one.publisher.repository(&shop()).unwrap();
-    one.publisher.collect(&repository, &mut totals, begun).await;
+    let (mut collector, begun) = (Collector::new(&one.publisher, store.retention.clone()), Instant::now());
+    let repository = one.publisher.repositories.existing(&shop()).unwrap();
+    collector.collect(&repository, begun).await;
     store.store.hang_deletes(true);
     one.until.send_replace(Some(Instant::now() + Duration::from_secs(60)));
-    let collects = one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(5));
+    let collects = collector.collect(&repository, begun + Duration::from_secs(5));
     assert!(tokio::time::timeout(Duration::from_secs(120), collects).await.is_ok(), "it goes on after the session");
 }
 
@@ -348,12 +352,12 @@ async fn a_service_that_moves_away_is_fenced_until_it_comes_back() {
 
     // It comes back from a repository that has published since.
     let elsewhere = vec![(shop_prod.clone(), store.floor + 500)];
-    let asked = two.publisher.withdrawals(&shop());
+    let asked = two.publisher.repositories.withdrawals(&shop());
     two.publisher.withdraw_services(&shop(), vec![shop_prod.clone()]).await.unwrap();
     let late = two.publisher.adopt(&shop(), elsewhere.clone(), asked).await;
     assert!(matches!(late, Err(PublishError::Moving(_))), "it was asked for after the others were: {late:?}");
     two.publisher.adopt(&shop(), elsewhere, asked + 1).await.unwrap();
-    let unheld = || two.publisher.unheld(&shop(), std::slice::from_ref(&shop_prod));
+    let unheld = || two.publisher.repositories.unheld(&shop(), std::slice::from_ref(&shop_prod));
     assert_eq!(unheld(), std::slice::from_ref(&shop_prod), "what it has is not the last version");
     assert_eq!(publish(&two.publisher, &of_two, 2, &["two"]).await.unwrap(), Outcome::Published);
     assert_eq!(two.published().publication().generation, store.floor + 501, "the same content, published again");
@@ -376,5 +380,5 @@ async fn a_moved_service_is_retired_without_a_tombstone() {
     let moved = service_of("moves", "other");
     let retired = one.publisher.retire(&shop(), &[moved, goes], at(2)).await.unwrap();
     assert_eq!(retired.keys().collect::<Vec<_>>(), [&name("goes")]);
-    assert_eq!(one.publisher.tombstones(&shop()).keys().collect::<Vec<_>>(), [&name("goes")]);
+    assert_eq!(one.publisher.repositories.tombstones(&shop()).keys().collect::<Vec<_>>(), [&name("goes")]);
 }

@@ -95,7 +95,7 @@ async fn a_tip_that_a_publication_has_overtaken_is_not_stored() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     let lacks = async |commit: &str| {
-        let positions = publisher.positions(&shop(), &ReadPositions::default()).await.unwrap();
+        let positions = publisher.queries.positions(&shop(), &ReadPositions::default()).await.unwrap();
         let threshold = positions.find(&shop_prod.name, "main", commit)?;
         threshold.lacks(current(&shop_prod).publication().generation)
     };
@@ -144,7 +144,7 @@ async fn pins_and_rollbacks_are_in_the_history() {
     assert_eq!(started.pins[&name("shop-prod")], at(4));
     assert!(publisher.unpin(&shop_prod, change("bob", 6)).await.unwrap());
     assert!(!publisher.unpin(&shop_prod, change("bob", 6)).await.unwrap());
-    let history = publisher.history(&shop(), &name("shop-prod"), None, 10).await.unwrap();
+    let history = publisher.queries.history(&shop(), &name("shop-prod"), None, 10).await.unwrap();
     let why: Vec<_> = history.publications.iter().map(|listed| listed.entry.why).collect();
     assert_eq!(why, [Why::RolledBack, Why::Followed, Why::Followed]);
     let [last, two, one] = &history.publications[..] else { panic!("{history:?}") };
@@ -177,20 +177,20 @@ async fn versions_and_their_objects_are_found_again() {
     publish(&publisher, &shop_prod, 2, &["two", "shared"]).await.unwrap();
     let version = |digest| {
         let publisher = publisher.clone();
-        async move { publisher.version(&shop(), &name("shop-prod"), &digest).await.unwrap() }
+        async move { publisher.queries.version(&shop(), &name("shop-prod"), &digest).await.unwrap() }
     };
     assert_eq!(version(first.publication().digest).await, Some(first.clone()));
     assert_eq!(version(current(&shop_prod).publication().digest).await, Some(current(&shop_prod)));
     assert_eq!(version(TarballDigest::of(b"x")).await, None);
     let versions = [first.clone(), current(&shop_prod)];
     for (object, expected) in [("one", Some(0)), ("shared", Some(1)), ("two", Some(1)), ("x", None)] {
-        let found = publisher.find_reference(&shop(), &ObjectDigest::of(object.as_bytes())).await.unwrap();
+        let found = publisher.queries.find_reference(&shop(), &ObjectDigest::of(object.as_bytes())).await.unwrap();
         assert_eq!(found.as_ref(), expected.map(|number: usize| &versions[number]), "{object}");
     }
-    let mut revisions = publisher.revisions(&shop(), &BTreeSet::new()).await.unwrap();
+    let mut revisions = publisher.queries.revisions(&shop(), &BTreeSet::new()).await.unwrap();
     revisions.sort_by_key(|(_, revision)| revision.to_string());
     assert_eq!(revisions, [1, 2].map(|number| (name("shop-prod"), revision(number))));
-    let recipe = publisher.recipe(&shop_prod).await.unwrap();
+    let recipe = publisher.queries.recipe(&shop_prod).await.unwrap();
     assert!(Recipe::parse(&recipe).is_ok());
     publisher.drop_version(&shop_prod, &first.publication().digest).await.unwrap();
     assert_eq!(version(first.publication().digest).await, None);
@@ -209,9 +209,9 @@ async fn revisions_of_parts_are_found_in_the_versions_of_other_repositories() {
     let candidate = Candidate { revision: revision_of(&parts), parts, ..candidate(&composed, 1) };
     publish_candidate(&publisher, &candidate, 1, &["one"]).await.unwrap();
     let config = "config".parse().unwrap();
-    let found = publisher.revisions(&config, &BTreeSet::from([shop()])).await.unwrap();
+    let found = publisher.queries.revisions(&config, &BTreeSet::from([shop()])).await.unwrap();
     assert_eq!(found, [(name("composed"), revision(2))]);
-    let mut found = publisher.revisions(&shop(), &BTreeSet::new()).await.unwrap();
+    let mut found = publisher.queries.revisions(&shop(), &BTreeSet::new()).await.unwrap();
     found.sort_by_key(|(_, revision)| revision.to_string());
     assert_eq!(found, [candidate.revision, revision(1)].map(|revision| (name("composed"), revision)));
 }

@@ -38,7 +38,7 @@ async fn generations_below_the_floor_are_republished_above_it() {
         (store.floor, before.publication().digest)
     );
     assert!(started.pins.contains_key(&name("shop-prod")));
-    let history = publisher.history(&shop(), &name("shop-prod"), None, 1).await.unwrap();
+    let history = publisher.queries.history(&shop(), &name("shop-prod"), None, 1).await.unwrap();
     assert_eq!(history.publications[0].entry.why, Why::FloorRaised);
     assert_eq!(history.publications[0].entry.pinned_at, Some(at(2).into()));
     let (_, again) = store.start(&["shop-prod"]).await;
@@ -64,7 +64,7 @@ async fn generations_of_the_far_future_are_lowered_once_the_operator_says_so() {
     assert_eq!((lowered.generation, lowered.digest), (clock(1000), before.publication().digest), "the clock");
     assert!(started.pins.contains_key(&name("shop-prod")));
     assert_eq!(started.current[&name("near")].version(), current(&services[2]).version(), "agents believe it");
-    let history = publisher.history(&shop(), &name("shop-prod"), None, 5).await.unwrap();
+    let history = publisher.queries.history(&shop(), &name("shop-prod"), None, 5).await.unwrap();
     let why: Vec<_> = history.publications.iter().map(|listed| listed.entry.why).collect();
     assert_eq!(why, [Why::Lowered, Why::Followed]);
     let again = service("gone");
@@ -102,7 +102,8 @@ async fn other_keys_sign_everything_again_and_the_same_keys_nothing() {
     let (publisher, started) = store.start(&["shop-prod"]).await;
     let signed = &started.current[&name("shop-prod")];
     assert_eq!(signed.revision(), 2);
-    let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap().unwrap();
+    let retained =
+        publisher.queries.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap().unwrap();
     for descriptor in [signed, &retained] {
         assert_eq!(descriptor.publication_signed_by(&public).as_ref(), Some(descriptor.publication()));
     }
@@ -123,8 +124,8 @@ async fn a_moved_service_is_removed_from_its_old_repository() {
     assert_eq!(publish(&publisher, &moved, 0, &["one"]).await.unwrap(), Outcome::Published);
     assert!(current(&moved).publication().generation > current(&before).publication().generation);
     // Without a restart its objects are those of a superseded version.
-    publisher.retire_moved_services(at(6)).await;
-    assert_eq!(publisher.repositories_of(&name("shop-prod")), [shop()]);
+    alignment::retire_moved_services(&publisher.repositories, at(6)).await;
+    assert_eq!(publisher.repositories.repositories_of(&name("shop-prod")), [shop()]);
     let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&moved));
     assert!(started.retired.is_empty(), "readers receive no deletion");
@@ -142,7 +143,7 @@ async fn a_service_moved_back_continues_above_all_generations() {
     // It was unpinned there.
     publish(&publisher, &moved, 2, &["of blog"]).await.unwrap();
     let in_blog = current(&moved);
-    assert_eq!(publisher.repositories_of(&name("shop-prod")).len(), 2);
+    assert_eq!(publisher.repositories.repositories_of(&name("shop-prod")).len(), 2);
 
     // Restarted before anything is published where it is again.
     let (publisher, started) = store.start(&["shop-prod"]).await;
@@ -161,16 +162,16 @@ async fn a_service_moved_back_continues_above_all_generations() {
     let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!((&started.current[&name("shop-prod")], started.retired.len()), (&published, 0));
     assert!(started.pins.is_empty());
-    assert_eq!(publisher.repositories_of(&name("shop-prod")), [shop()]);
+    assert_eq!(publisher.repositories.repositories_of(&name("shop-prod")), [shop()]);
 }
 
 #[tokio::test]
 async fn a_store_knows_since_when_it_is_used() {
     let store = TestStore::new();
-    let created = store.open().await.store_created_at();
+    let created = store.open().await.identity.created_at;
     let age = SystemTime::now().duration_since(created).unwrap();
     assert!(age < Duration::from_secs(3600), "{age:?}");
-    assert_eq!(store.open().await.store_created_at(), created);
+    assert_eq!(store.open().await.identity.created_at, created);
 }
 
 #[tokio::test]

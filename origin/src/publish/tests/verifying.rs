@@ -39,7 +39,7 @@ async fn page_bytes(store: &TestStore) -> Bytes {
 async fn objects_without_a_record_are_named() {
     let store = TestStore::new();
     let publisher = store.open().await;
-    let attempt = publisher.begin_attempt(&"blog".parse().unwrap());
+    let attempt = publisher.repositories.begin_attempt(&"blog".parse().unwrap());
     tokio::task::spawn_blocking(move || attempt.put("a frame".into())).await.unwrap().unwrap();
     publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
     assert_eq!(verify(&store, false).await.exit_code(), 0, "a build that did not end has frames");
