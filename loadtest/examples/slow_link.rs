@@ -18,7 +18,8 @@ use weir_loadtest::relay::Line;
 use weir_runtime::config::duration;
 use weir_runtime::http_client::{Http2Client, http2_client};
 use weir_runtime::tls;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

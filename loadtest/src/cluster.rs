@@ -13,7 +13,7 @@ use weir_runtime::certificates;
 /// The roles to start.
 pub struct Plan {
     /// The origin's repositories.
-    pub repositories: Vec<weir_source::RepositoryConfig>,
+    pub repositories: Vec<weir_upstream::RepositoryConfig>,
     /// The origin's services. Every agent follows them all.
     pub services: Vec<weir_source::ServiceConfig>,
     /// The number of edges. Agents are distributed over them.

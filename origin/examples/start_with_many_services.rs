@@ -15,7 +15,8 @@ use weir_origin::Running;
 use weir_origin::config::{Config, TlsConfig};
 use weir_protocol::name::ServiceName;
 use weir_runtime::{certificates, tls};
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 const TOKEN: &str = "a-token-of-sixteen-bytes";
 const EDITS: usize = 50;

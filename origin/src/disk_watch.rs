@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use weir_runtime::shutdown::Drain;
-use weir_source::{DataDir, free_disk};
+use weir_upstream::{DataDir, free_disk};
 
 use crate::metrics::Metrics;
 

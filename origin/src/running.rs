@@ -22,9 +22,10 @@ use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, AccessLog, HttpMetrics};
 use weir_runtime::shutdown::Drain;
+use weir_source::Condition;
 use weir_source::git::mirror;
-use weir_source::{Condition, DataDir};
 use weir_store::{Objects, Records, StoreMetrics};
+use weir_upstream::DataDir;
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};

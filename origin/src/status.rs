@@ -6,7 +6,8 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_runtime::admin::Readiness;
-use weir_source::{Condition, FetchSnapshot, Lost, Service, ServiceConfig, WithoutPin};
+use weir_source::{Condition, Lost, Service, ServiceConfig, WithoutPin};
+use weir_upstream::FetchSnapshot;
 
 use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
 use crate::publish::Time;

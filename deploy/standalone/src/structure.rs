@@ -21,6 +21,7 @@ const CRATES: &[&str] = &[
     "origin/tarball",
     "origin/observed",
     "origin/ownership",
+    "origin/upstream",
     "origin/source",
     "origin",
     "edge/cache",
@@ -43,8 +44,6 @@ const LONG_FILES: &[(&str, &str)] = &[
 #[rustfmt::skip]
 const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/src/catalog", &["edits", "owner", "reconcile"], "one task in three files"),
-    ("origin/source/src/config", &["part", "service"], "a service has parts, and a part is read like a service"),
-    ("origin/source/src/config", &["repository", "upstreams"], "sections that check each other"),
     ("origin/ownership/src", &["decision", "repository"], "one state machine in two files"),
     ("origin/ownership/src/simulation", &["check", "engine"], "one simulator in several files"),
     ("origin/ownership/src/simulation", &["node", "world", "writer"], "one simulator in several files"),

@@ -10,7 +10,8 @@ use serde_json::json;
 use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::processes::until;
 use weir_loadtest::scrape;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 use crate::docker_registry::DockerRegistry;
 

@@ -11,7 +11,8 @@ use anyhow::{Context, ensure};
 use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::{GitRepository, git_command};
 use weir_loadtest::processes::{PATIENCE, until};
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 const PUSHES: usize = 5;
 

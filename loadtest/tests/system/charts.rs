@@ -18,7 +18,8 @@ use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::git_server::{self, GitServer};
 use weir_loadtest::processes::until;
 use weir_loadtest::scrape;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 use crate::docker_registry::{self, DockerRegistry};
 

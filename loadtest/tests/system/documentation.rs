@@ -12,7 +12,8 @@ use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::PATIENCE;
 use weir_loadtest::scrape;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 /// Pages that speak of the past: metrics of theirs need not exist.
 const OF_THE_PAST: [&str; 2] = ["docs/decisions/", "docs/reference/renamed.md"];

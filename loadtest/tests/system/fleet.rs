@@ -8,7 +8,8 @@ use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::PATIENCE;
 use weir_protocol::name::ServiceName;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 const SERVICES: usize = 24;
 const AGENTS: usize = 3;

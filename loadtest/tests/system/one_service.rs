@@ -10,7 +10,8 @@ use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::until;
 use weir_loadtest::scrape::Metrics;
 use weir_protocol::name::ServiceName;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 use crate::site::Client;
 

@@ -13,7 +13,8 @@ use weir_loadtest::relay::Line;
 use weir_loadtest::scrape::{self, Metrics};
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 const EDGES: usize = 3;
 

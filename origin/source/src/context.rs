@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use weir_model::{Bounds, ServerClocks};
 use weir_tarball::Limits;
+use weir_upstream::{DataDir, UpstreamsConfig};
 
+use crate::SourceMetrics;
 use crate::git::mirror::FetchMemory;
-use crate::{DataDir, SourceMetrics, UpstreamsConfig};
 
 /// What all sources of one origin share.
 pub struct SourceContext {

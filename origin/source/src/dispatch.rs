@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing, TarballError};
+use weir_upstream::{RepositoryConfig, SourceKind};
 
 use super::artifact::ArtifactSource;
 use super::git::GitSource;
-use super::kind::KindName;
 use super::{
     LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, SourceContext,
     Tree,
 };
-use crate::{RepositoryConfig, Service};
+use crate::Service;
 
 /// Follows the upstream of one repository and stores its content. All methods block. Where there is a `stop`, setting it
 /// ends the method soon.
@@ -28,9 +28,9 @@ enum Kind {
 impl Source {
     /// The source of a repository. It opens no file yet.
     pub fn open(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
-        Self(match config.kind.0 {
-            KindName::Git => Kind::Git(Box::new(GitSource::new(config, shared))),
-            KindName::Helm | KindName::Oci => Kind::Artifacts(Box::new(ArtifactSource::new(config, shared))),
+        Self(match config.kind {
+            SourceKind::Git => Kind::Git(Box::new(GitSource::new(config, shared))),
+            SourceKind::Helm | SourceKind::Oci => Kind::Artifacts(Box::new(ArtifactSource::new(config, shared))),
         })
     }
 

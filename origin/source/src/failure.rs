@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::error::UpstreamError;
+use weir_upstream::UpstreamError;
 
 /// Why a service does not follow its ref.
 #[derive(Debug, Clone, PartialEq, Eq)]

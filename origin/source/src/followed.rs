@@ -3,9 +3,9 @@
 use std::fmt;
 
 use weir_tarball::FolderPath;
+use weir_upstream::SourceKind;
 
 use super::helm::{Chart, ChartName};
-use super::kind::{KindName, SourceKind};
 use super::oci::ArtifactRef;
 use super::ref_text::RefText;
 use crate::revision::Revision;
@@ -34,18 +34,18 @@ impl Followed {
     /// # Errors
     /// The key that is wrong, with the reason for whoever wrote it.
     pub fn parse(kind: SourceKind, text: &RefText, chart: Option<&ChartName>) -> Result<Self, (&'static str, String)> {
-        match (kind.0, chart) {
-            (KindName::Git | KindName::Oci, Some(_)) => Err(("chart", kind.refused())),
-            (KindName::Git, None) => match text.0.parse() {
+        match (kind, chart) {
+            (SourceKind::Git | SourceKind::Oci, Some(_)) => Err(("chart", kind.refused())),
+            (SourceKind::Git, None) => match text.0.parse() {
                 Ok(revision) => Ok(Self(Kind::Git(revision))),
                 Err(error) => Err(("ref", format!("{error}"))),
             },
-            (KindName::Oci, None) => match ArtifactRef::parse(&text.0) {
+            (SourceKind::Oci, None) => match ArtifactRef::parse(&text.0) {
                 Ok(artifact) => Ok(Self(Kind::Artifact(artifact))),
                 Err(reason) => Err(("ref", reason)),
             },
-            (KindName::Helm, None) => Err(("chart", "`kind = \"helm\"` needs it: the name of a chart".to_owned())),
-            (KindName::Helm, Some(chart)) => match Chart::parse(chart.clone(), &text.0) {
+            (SourceKind::Helm, None) => Err(("chart", "`kind = \"helm\"` needs it: the name of a chart".to_owned())),
+            (SourceKind::Helm, Some(chart)) => match Chart::parse(chart.clone(), &text.0) {
                 Ok(chart) => Ok(Self(Kind::Chart(chart))),
                 Err(reason) => Err(("ref", reason)),
             },
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_chart_is_followed_in_helm_repositories_alone() {
-        let (git, helm) = (SourceKind::default(), SourceKind::HELM);
+        let (git, helm) = (SourceKind::default(), SourceKind::Helm);
         let chart: ChartName = "redis".parse().unwrap();
         let read = |kind, text: &str, chart| Followed::parse(kind, &text.parse().unwrap(), chart);
         for (text, name) in
@@ -149,16 +149,16 @@ mod tests {
         let read = |kind, text: &str, chart| Followed::parse(kind, &text.parse().unwrap(), chart);
         let digest = format!("sha256:{}", "ab".repeat(32));
         for (text, name) in [("HEAD", "latest"), ("stable", "stable"), ("semver:^1", "semver:^1"), (&digest, &digest)] {
-            let followed = read(SourceKind::OCI, text, None).unwrap();
+            let followed = read(SourceKind::Oci, text, None).unwrap();
             assert_eq!(followed.to_string(), name);
             assert!(followed.may_follow("refs/heads/main") && followed.revision().is_none());
             assert!(followed.artifact().is_some() && followed.chart().is_none());
         }
         let chart: ChartName = "redis".parse().unwrap();
-        assert_eq!(read(SourceKind::OCI, "v1", Some(&chart)).unwrap_err().0, "chart");
-        assert_eq!(read(SourceKind::OCI, "refs/heads/main", None).unwrap_err().0, "ref");
-        let assumed = |text: &str| SourceKind::assumed(&text.parse().unwrap(), None);
-        assert_eq!((assumed(&digest), assumed("main")), (SourceKind::OCI, SourceKind::default()));
+        assert_eq!(read(SourceKind::Oci, "v1", Some(&chart)).unwrap_err().0, "chart");
+        assert_eq!(read(SourceKind::Oci, "refs/heads/main", None).unwrap_err().0, "ref");
+        let assumed = |text: &str| text.parse::<RefText>().unwrap().assumed_kind(None);
+        assert_eq!((assumed(&digest), assumed("main")), (SourceKind::Oci, SourceKind::default()));
     }
 
     proptest! {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::{Limits, Selection};
+use weir_upstream::{FetchProgress, RepositoryConfig};
 
-use super::{FetchProgress, Followed, ServiceFailure};
-use crate::{Candidate, RepositoryConfig, Service};
+use super::{Followed, ServiceFailure};
+use crate::{Candidate, Service};
 
 /// The result of resolving services: for each its revision and key, or why there is none.
 pub type ResolvedServices = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use weir_upstream::SourceKind;
+
+use super::helm::ChartName;
+
 /// The longest `ref`, in bytes.
 pub(super) const MAX_REF_BYTES: usize = 256;
 
@@ -16,9 +20,13 @@ pub struct RefText(pub(super) Box<str>);
 pub struct RefTextError;
 
 impl RefText {
-    /// Whether only a repository in a registry has such a `ref`.
-    pub(super) fn is_oci_digest(&self) -> bool {
-        self.0.starts_with("sha256:")
+    /// The kind of a repository that is not defined, for a service with this `ref` and this chart.
+    pub fn assumed_kind(&self, chart: Option<&ChartName>) -> SourceKind {
+        match chart {
+            Some(_) => SourceKind::Helm,
+            None if self.0.starts_with("sha256:") => SourceKind::Oci,
+            None => SourceKind::Git,
+        }
     }
 }
 

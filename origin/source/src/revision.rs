@@ -6,8 +6,7 @@ use std::str::FromStr;
 
 use gix::bstr::{BStr, ByteSlice};
 use weir_protocol::commit_id::CommitId;
-
-use super::range::{SEMVER, VersionRange, VersionRangeError};
+use weir_upstream::{SEMVER, VersionRange, VersionRangeError};
 
 /// The mirror's ref for the commit of the upstream's `HEAD`.
 pub(crate) const DEFAULT_BRANCH_REF: &str = "refs/weir/HEAD";

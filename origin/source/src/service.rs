@@ -10,8 +10,9 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
 use weir_tarball::{FolderPath, Selection};
+use weir_upstream::SourceKind;
 
-use crate::{Followed, PartConfig, ServiceConfig, SourceKind};
+use crate::{Followed, PartConfig, ServiceConfig};
 
 /// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]

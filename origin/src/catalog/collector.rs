@@ -7,7 +7,8 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Registry};
 use weir_runtime::metric_families;
-use weir_source::{Condition, DefinedBy};
+use weir_source::Condition;
+use weir_upstream::DefinedBy;
 
 use super::{Catalog, Snapshot};
 use crate::lost_definitions::LostDefinitions;

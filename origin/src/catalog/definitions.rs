@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
+use weir_source::ServiceConfig;
+use weir_upstream::{DefinedBy, RepositoryConfig, SourceKind};
 
 use super::Map;
 use super::raw_document::{RawDocument, Refused};

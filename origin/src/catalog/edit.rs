@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig, SourceKind};
+use weir_source::ServiceConfig;
+use weir_upstream::{DefinedBy, RepositoryConfig, SourceKind};
 
 use super::definitions::{Defined, Definitions, Write, version};
 use crate::config::LimitsConfig;

@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path};
 
-use weir_source::{DefinedBy, Endpoint, RepositoryConfig, Scheme};
+use weir_upstream::{DefinedBy, Endpoint, RepositoryConfig, Scheme};
 
 /// The configuration for a repository's worker. Secret files are resolved in the folder of the URL's scheme, host and port,
 /// below the folder of secrets.

@@ -11,7 +11,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use weir_model::{ValidationError, joined};
 use weir_protocol::name::RepositoryName;
-use weir_source::{RepositoryConfig, ServiceConfig, SourceKind};
+use weir_source::ServiceConfig;
+use weir_upstream::{RepositoryConfig, SourceKind};
 
 /// The longest stored or logged reason, in characters; it may quote the document.
 pub(crate) const LONGEST_REASON: usize = 1000;

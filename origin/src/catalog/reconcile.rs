@@ -10,7 +10,8 @@ use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
-use weir_source::{DefinedBy, Service, ServiceConfig, SourceKind};
+use weir_source::{Service, ServiceConfig};
+use weir_upstream::{DefinedBy, SourceKind};
 
 use super::definitions::{Definitions, Documents, Write};
 use super::edits::Written;

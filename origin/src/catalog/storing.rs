@@ -65,7 +65,8 @@ fn json(document: &impl serde::Serialize) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use weir_source::{RepositoryConfig, ServiceConfig};
+    use weir_source::ServiceConfig;
+    use weir_upstream::RepositoryConfig;
 
     use super::*;
 

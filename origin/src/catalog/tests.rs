@@ -8,9 +8,10 @@ use weir_model::{Bounds, ServerClocks};
 use weir_ownership::{Claim, SessionId};
 use weir_protocol::event::{Event, EventKind};
 use weir_runtime::shutdown::Drain;
-use weir_source::{Condition, DataDir, RepositoryConfig, ServiceConfig, UpstreamsConfig};
+use weir_source::{Condition, ServiceConfig};
 use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
 use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
+use weir_upstream::{DataDir, RepositoryConfig, UpstreamsConfig};
 
 use super::*;
 use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};

@@ -1,7 +1,8 @@
 //! What the members of a cluster should have in common, as short digests.
 
 use weir_ownership::Digests;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 use crate::catalog::version;
 use crate::signing::Signer;

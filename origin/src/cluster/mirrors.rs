@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
-use weir_source::RepositoryConfig;
+use weir_upstream::RepositoryConfig;
 
 use crate::catalog::Catalog;
 use crate::publish::Publisher;

@@ -4,7 +4,8 @@ use weir_runtime::access_files::AccessFiles;
 use weir_runtime::identity::Role;
 use weir_runtime::tls::{self, TlsError};
 use weir_runtime::{key_pair, secret_file, writable_directory};
-use weir_source::{PublicKey, RepositoryConfig};
+use weir_source::PublicKey;
+use weir_upstream::RepositoryConfig;
 
 use super::file_check::FileCheck;
 use super::{Config, EtcdConfig};

@@ -22,7 +22,8 @@ use weir_runtime::config::{self, ConfigError};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
 use weir_runtime::serve::LogConfig;
-use weir_source::{RepositoryConfig, ServiceConfig, UpstreamsConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
 pub use access::AccessConfig;
 pub use cluster::{ClusterConfig, EngineName};

@@ -1,7 +1,7 @@
 //! Pure: decides whether an entry may be changed, and what the documents are then.
 
 use weir_protocol::access_list::{AccessListError, Entries};
-use weir_source::DefinedBy;
+use weir_upstream::DefinedBy;
 
 use super::error::FleetError;
 use super::kind::Kind;

@@ -3,7 +3,7 @@
 use prometheus::{IntGauge, IntGaugeVec};
 use weir_protocol::access_list::{Entries, Fleet};
 use weir_runtime::metric_families;
-use weir_source::DefinedBy;
+use weir_upstream::DefinedBy;
 
 use super::kind::Kind;
 

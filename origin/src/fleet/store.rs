@@ -9,8 +9,8 @@ use weir_protocol::access_list::{Entries, Fleet};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_runtime::shutdown::Drain;
-use weir_source::DefinedBy;
 use weir_store::{PutOutcome, Records};
+use weir_upstream::DefinedBy;
 
 use super::edit::{decide, defined_by};
 use super::error::FleetError;

@@ -8,7 +8,8 @@ use weir_protocol::conditional;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
-use weir_source::{DefinedBy, RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::{DefinedBy, RepositoryConfig};
 
 use super::error::OperatorError;
 use crate::catalog::{Defined, Snapshot, version};

@@ -13,7 +13,7 @@ use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
-use weir_source::DefinedBy;
+use weir_upstream::DefinedBy;
 
 use super::conditions::precondition;
 use super::document::{Document, listing};

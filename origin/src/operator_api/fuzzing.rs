@@ -1,7 +1,8 @@
 //! Entry points of fuzzers.
 
 use weir_protocol::name::ServiceName;
-use weir_source::{RepositoryConfig, ServiceConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::RepositoryConfig;
 
 use super::dry_run::Part;
 use super::page::Page;

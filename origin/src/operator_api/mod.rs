@@ -46,7 +46,8 @@ use weir_runtime::admin;
 use weir_runtime::cross_site;
 use weir_runtime::serve::{self, Body, Handler, ListenerMetrics, Peer, RequestBody, RequestFacts, ServerTls};
 use weir_runtime::shutdown::Drain;
-use weir_source::{RepositoryConfig, ServiceConfig, UpstreamsConfig};
+use weir_source::ServiceConfig;
+use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
 use self::access::{Access, Caller};
 use self::conditions::precondition;

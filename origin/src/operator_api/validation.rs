@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_model::ValidationError;
 use weir_protocol::name::RepositoryName;
-use weir_source::{
-    ChartName, DefinedBy, Followed, RefText, RepositoryConfig, ServiceConfig, SourceKind, UpstreamsConfig,
-};
+use weir_source::{ChartName, Followed, RefText, ServiceConfig};
+use weir_upstream::{DefinedBy, RepositoryConfig, SourceKind, UpstreamsConfig};
 
 use crate::catalog::LONGEST_REASON;
 use crate::config::{AgentConfig, AssignmentConfig, EntryDocument, IssuerDocument};
@@ -178,7 +177,7 @@ pub(super) fn wrong_ref(
     let text = fields.get("ref").map_or(Ok(RefText::default()), RefText::deserialize).ok()?;
     let chart = fields.get("chart").map_or(Ok(None), Option::<ChartName>::deserialize).ok()?;
     let repository = fields.get("repository").and_then(|name| RepositoryName::deserialize(name).ok());
-    let kind = repository.as_ref().and_then(kind_of).unwrap_or_else(|| SourceKind::assumed(&text, chart.as_ref()));
+    let kind = repository.as_ref().and_then(kind_of).unwrap_or_else(|| text.assumed_kind(chart.as_ref()));
     let (field, reason) = Followed::parse(kind, &text, chart.as_ref()).err()?;
     Some(ValidationError::new(field, reason))
 }

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use weir_model::ServerClocks;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::RepositoryName;
-use weir_source::DataDir;
 use weir_store::{Objects, RecordKey, Records};
+use weir_upstream::DataDir;
 
 use super::delta_queue::DeltaQueue;
 use super::deltas::Deltas;

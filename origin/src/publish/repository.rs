@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_source::DataDir;
 use weir_store::{Objects, Records};
+use weir_upstream::DataDir;
 
 use super::delta_queue::DeltaQueue;
 use super::draft::Rules;

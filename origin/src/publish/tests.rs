@@ -23,10 +23,11 @@ use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::Frame;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{Bundle, Candidate, DataDir, MirrorManifest, Part, Service, ServiceConfig};
+use weir_source::{Bundle, Candidate, MirrorManifest, Part, Service, ServiceConfig};
 use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
 use weir_store::{Area, Objects, RecordKey, Records, StoreMetrics};
 use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
+use weir_upstream::DataDir;
 
 use super::request::Outcome;
 use super::*;

@@ -9,8 +9,8 @@ use serde::Serialize;
 use weir_model::{Bounds, ServerClocks};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
-use weir_source::DataDir;
 use weir_store::{Area, ObjectError, Objects, RecordKey, Records, StoreMetrics};
+use weir_upstream::DataDir;
 
 use super::known::KnownService;
 use super::load::{Loaded, load, without_record};

@@ -7,9 +7,10 @@ use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{DataDir, RetryPolicy, Service, ServiceFailure, Source, free_disk};
+use weir_source::{RetryPolicy, Service, ServiceFailure, Source};
 use weir_store::Area;
 use weir_tarball::{Base, BuildContext, Built, Limits, Recipe};
+use weir_upstream::{DataDir, free_disk};
 
 use super::part_sources::PartSources;
 use crate::config::LimitsConfig;

@@ -8,10 +8,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use weir_protocol::name::RepositoryName;
 use weir_source::{
-    Bundle, BundleError, BundleRequest, Bundled, DataDir, HydrateRequest, MirrorManifest, Part, RepositoryConfig,
-    Source, WrittenBundle,
+    Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, Source, WrittenBundle,
 };
 use weir_store::{Area, Objects};
+use weir_upstream::{DataDir, RepositoryConfig};
 
 use super::context::Context;
 use super::job::Job;
@@ -247,7 +247,8 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use weir_source::{FetchProgress, PollRequest, UpstreamsConfig};
+    use weir_source::PollRequest;
+    use weir_upstream::{FetchProgress, UpstreamsConfig};
 
     use super::*;
     use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
-use weir_source::{DataDir, SourceContext, UpstreamsConfig, fetch_memory};
+use weir_source::{SourceContext, fetch_memory};
+use weir_upstream::{DataDir, UpstreamsConfig};
 
 use super::build::BuildOptions;
 use super::limiter::Limiter;

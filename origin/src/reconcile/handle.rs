@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
-use weir_source::{DataDir, RepositoryConfig, Service, Source};
+use weir_source::{Service, Source};
+use weir_upstream::{DataDir, RepositoryConfig};
 
 use super::bundles::Bundles;
 use super::part_sources::PartSources;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use weir_source::Endpoint;
+use weir_upstream::Endpoint;
 
 use super::budget::Budget;
 use super::state::WaitsFor;

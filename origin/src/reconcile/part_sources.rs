@@ -12,10 +12,11 @@ use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::part::{self, Part};
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{Candidate, RepositoryConfig, ResolvedServices, Service, ServiceFailure, Source, Tree};
+use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure, Source, Tree};
 use weir_tarball::{
     BuildContext, Built, ComposedTree, ContentKey, FolderPath, FrameSink, Limits, ListedEntry, Listing, TarballError,
 };
+use weir_upstream::RepositoryConfig;
 
 use super::handle::WorkerSignals;
 use super::state::RepositoryState;

@@ -5,10 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
-use weir_source::{
-    DataDir, FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, RepositoryConfig,
-    Service, Source,
-};
+use weir_source::{LeftOutRef, PollFailure, PollOutcome, PollRequest, Service, Source};
+use weir_upstream::{DataDir, FetchProgress, FetchSnapshot, RepositoryConfig};
 
 use super::bundles::Bundles;
 use super::job::{Job, JobPanicked};

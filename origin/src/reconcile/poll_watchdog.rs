@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_source::FetchSnapshot;
+use weir_upstream::FetchSnapshot;
 
 use super::state::Failure;
 

@@ -7,7 +7,8 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use weir_runtime::shutdown::Drain;
-use weir_source::{RepositoryConfig, Service, Source};
+use weir_source::{Service, Source};
+use weir_upstream::RepositoryConfig;
 
 use super::bundles::Bundles;
 use super::context::Context;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use weir_protocol::name::ServiceName;
-use weir_source::{FetchSnapshot, LeftOutRef};
+use weir_source::LeftOutRef;
+use weir_upstream::FetchSnapshot;
 
 /// The state of a repository, for `/status`, metrics and tests.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,7 +30,8 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::ServiceName;
-use weir_source::{Candidate, Condition, RepositoryConfig, ResolvedServices, Service, ServiceFailure, Source};
+use weir_source::{Candidate, Condition, ResolvedServices, Service, ServiceFailure, Source};
+use weir_upstream::RepositoryConfig;
 
 use super::back_offs::BackOffs;
 use super::context::Context;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use weir_source::{SignedBy, VerifyConfig};
+use weir_upstream::{SignedBy, VerifyConfig};
 
 use crate::prelude::*;
 

@@ -2,9 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 
-use weir_source::Upstream;
 use weir_source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 use weir_source::git::mirror::{LfsError, LfsFetch};
+use weir_upstream::Upstream;
 
 use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;

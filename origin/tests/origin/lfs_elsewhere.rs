@@ -1,7 +1,7 @@
 //! LFS servers and storages on other hosts: which are contacted, and what they receive.
 
-use weir_source::Upstream;
 use weir_source::git::lfs::LfsFile;
+use weir_upstream::Upstream;
 
 use crate::lfs::{fetch_from, file};
 use crate::lfs_server::{LfsBehavior, SHOWN};

@@ -1,8 +1,8 @@
 //! Services with LFS files in their tarballs.
 
-use weir_source::Upstream;
 use weir_source::git::lfs::LfsObjects;
 use weir_source::git::tree::{content_key, lfs_files};
+use weir_upstream::Upstream;
 
 use crate::lfs::{fetch_from, file};
 use crate::lfs_server::LfsBehavior;

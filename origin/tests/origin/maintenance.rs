@@ -1,8 +1,8 @@
 //! Maintenance of mirrors: many fetches, forced pushes, and concurrent readers.
 
-use weir_source::Upstream as Remote;
 use weir_source::git::mirror::{MaintenanceError, MaintenanceLimits, Repack};
 use weir_source::git::revision;
+use weir_upstream::Upstream as Remote;
 
 use crate::prelude::*;
 

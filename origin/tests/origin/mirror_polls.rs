@@ -1,8 +1,8 @@
 //! Polls of a mirror: changed, deleted and unchanged refs.
 
-use weir_source::Upstream;
 use weir_source::git::revision::resolve;
 use weir_source::revision::Revision;
+use weir_upstream::Upstream;
 
 use crate::prelude::*;
 

@@ -74,14 +74,14 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
 
     // Another repository shares the connection, unless its egress policy differs.
     let other = Mirror::open(&pair.mirror_dir().with_file_name("other"), DEFAULT_MAX_OBJECT).unwrap();
-    let full_handshakes = |upstream: &weir_source::Upstream| {
+    let full_handshakes = |upstream: &weir_upstream::Upstream| {
         other.poll(upstream, &HashSet::new(), &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
         server.take_handshakes().iter().filter(|kind| **kind == HandshakeKind::Full).count()
     };
     assert_eq!(full_handshakes(&pair.upstream), 0);
     let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
     let egress = Arc::new(EgressPolicy { hosts, ..EgressPolicy::default() });
-    assert_eq!(full_handshakes(&weir_source::Upstream { egress, ..pair.upstream.clone() }), 1);
+    assert_eq!(full_handshakes(&weir_upstream::Upstream { egress, ..pair.upstream.clone() }), 1);
 
     // The files are read again for each poll, and changed contents take effect.
     let ca = pair.upstream.ca.clone().unwrap();

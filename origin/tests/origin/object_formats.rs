@@ -28,7 +28,7 @@ fn a_sha_256_repository_is_mirrored_like_any_other() {
     // Over HTTP too, with a mirror that was reopened and checked.
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start(root, None);
-    pair.upstream = weir_source::Upstream::new(server.url("up%20stream"));
+    pair.upstream = weir_upstream::Upstream::new(server.url("up%20stream"));
     let second = pair.git.commit_file("deploy/app.yaml", "replicas: 2\n");
     pair.mirror = Mirror::open(&pair.mirror_dir(), DEFAULT_MAX_OBJECT).unwrap();
     pair.mirror.full_check().unwrap();

@@ -22,11 +22,11 @@ pub(crate) use weir_protocol::name::RepositoryName;
 pub(crate) use weir_runtime::{certificates, tls};
 pub(crate) use weir_source::git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
 pub(crate) use weir_source::git::revision::RevisionError;
-pub(crate) use weir_source::{
-    Condition, DEFAULT_MAX_OBJECT, EgressPolicy, FetchProgress, Hosts, Redirects, RepositoryConfig, ServiceConfig,
-    UpstreamError,
-};
+pub(crate) use weir_source::{Condition, ServiceConfig};
 pub(crate) use weir_tarball::{Base, Built, Filters, Limits, Selection, TarballError};
+pub(crate) use weir_upstream::{
+    DEFAULT_MAX_OBJECT, EgressPolicy, FetchProgress, Hosts, Redirects, RepositoryConfig, UpstreamError,
+};
 
 pub(crate) use crate::events::Reader;
 pub(crate) use crate::git_fixture::{Git, git_command};

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
-use weir_source::Upstream;
+use weir_upstream::Upstream;
 
 use crate::hostile_upstreams::{listing_with_a_new_one, mirrored};
 use crate::prelude::*;

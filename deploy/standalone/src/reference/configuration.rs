@@ -27,7 +27,7 @@ restart.
 const ACCESS_LOG: &str = "shared/runtime/src/serve/access_log/config.rs";
 
 /// `[repository.layer]`.
-const LAYER: &str = "origin/source/src/layer_selector.rs";
+const LAYER: &str = "origin/upstream/src/layer_selector.rs";
 
 /// The name in the reference of a type of the code.
 fn type_name(kind: &str) -> &'static str {
@@ -140,7 +140,8 @@ fn the_configuration_reference_matches_the_code() {
     let mut page = INTRODUCTION.to_owned();
     let origin = {
         use weir_origin::config::{Config, TlsConfig};
-        use weir_source::{RepositoryConfig, ServiceConfig};
+        use weir_source::ServiceConfig;
+        use weir_upstream::RepositoryConfig;
         let file = std::path::PathBuf::new;
         let tls = TlsConfig { certificate: file(), key: file(), client_ca: file() };
         let name = || "n".parse().unwrap();
@@ -162,6 +163,7 @@ fn the_configuration_reference_matches_the_code() {
             &[
                 "origin/src/config",
                 "origin/source/src/config",
+                "origin/upstream/src/config",
                 "origin/store/src/config.rs",
                 "origin/store/src/etcd_config.rs",
                 ACCESS_LOG,

@@ -8,7 +8,8 @@ use anyhow::Context;
 use weir_origin::reconcile::Health;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::certificates;
-use weir_source::{Condition, RepositoryConfig, ServiceConfig};
+use weir_source::{Condition, ServiceConfig};
+use weir_upstream::RepositoryConfig;
 
 use super::UpArguments;
 use super::progress::Progress;

@@ -40,7 +40,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("revision", origin::revision),
     ("webhook", weir_origin::webhook::fuzzing::delivery),
     ("signed_object", weir_source::git::fuzz_signed_object),
-    ("upstream_words", weir_source::fuzz_upstream_words),
+    ("upstream_words", weir_upstream::fuzz_upstream_words),
     ("registry_words", weir_source::fuzz_registry_words),
     ("cosign", weir_source::fuzz_cosign),
     ("helm_index", weir_source::fuzz_helm_index),

@@ -57,7 +57,7 @@ impl ArchiveError {
 /// Readers pass on an `ArchiveError` inside of the error of the system; other errors are those of decoders.
 impl From<io::Error> for ArchiveError {
     fn from(error: io::Error) -> Self {
-        let reason = |error: io::Error| super::super::shown::shown(&error.to_string(), MAX_SHOWN);
+        let reason = |error: io::Error| weir_upstream::shown(&error.to_string(), MAX_SHOWN);
         error.downcast().unwrap_or_else(|error| Self::Unreadable(reason(error)))
     }
 }

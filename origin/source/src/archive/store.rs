@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use tempfile::{NamedTempFile, TempPath};
 use weir_protocol::digest::Sha256;
 use weir_tarball::FolderPath;
+use weir_upstream::{remove_siblings, without_path};
 
 use super::bounds::Bounds;
 use super::contents::{self, ArchiveTree};
@@ -17,7 +18,6 @@ use super::error::ArchiveError;
 use super::index::{Index, SpooledFile};
 use super::layout::Layout;
 use super::unpack::unpack;
-use crate::data_dir::{remove_siblings, without_path};
 
 /// An unpacked archive: the contents of its files, and then its index. The file is removed with the last reference.
 #[derive(Debug)]

@@ -6,18 +6,16 @@ use std::io::{self, Seek, Write};
 
 use reqwest::{Response, Url};
 use weir_protocol::digest::Sha256;
+use weir_upstream::http::{Body, BodyError, Client, same_host};
+use weir_upstream::{FetchProgress, UpstreamError, free_disk, without_path};
 
 use super::super::archive::{ArchiveError, Bounds};
-use super::super::error::UpstreamError;
 use super::super::helm::{ChartLayers, ChartTag};
-use super::super::http::{Body, BodyError, Client, same_host};
 use super::super::oci::{OciName, Registry, RegistryError};
-use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
+use super::super::{RetryPolicy, ServiceFailure};
 use super::not_fetched::NotFetched;
 use super::signatures::not_as_signed;
 use super::{ArtifactSource, Chosen, Location};
-use crate::data_dir::without_path;
-use crate::free_disk;
 
 /// The SHA-256 of an archive that is unpacked now, or why it is not.
 pub(super) type Fetched = Result<Sha256, NotFetched>;

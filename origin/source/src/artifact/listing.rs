@@ -4,19 +4,17 @@ use std::sync::Arc;
 
 use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
+use weir_upstream::http::Client;
+use weir_upstream::{Address, FetchProgress, OciAddress, RepositoryConfig, Scheme, SourceKind, UpstreamError};
 
+use super::super::Followed;
 use super::super::archive::{ArchiveError, Layout};
-use super::super::endpoint::OciAddress;
-use super::super::error::UpstreamError;
 use super::super::failure::ServiceFailure;
 use super::super::helm::{Chart, ChartRegistry, ChartVersion, HelmIndex, Place, Release};
-use super::super::http::Client;
-use super::super::kind::KindName;
 use super::super::metrics::SourceMetrics;
 use super::super::oci::{Artifact, ArtifactRef, Artifacts, OciName, Registry, Selector, Tokens};
-use super::super::{Address, FetchProgress, Followed, Scheme};
 use super::{Blob, Chosen, Location, chart_revision};
-use crate::{RepositoryConfig, Service};
+use crate::Service;
 
 /// How the versions of an upstream are listed.
 pub(super) enum Listing {
@@ -33,10 +31,10 @@ pub(super) type Choices = Vec<(Followed, Result<Chosen, ServiceFailure>)>;
 
 impl Listing {
     pub(super) fn new(config: &RepositoryConfig, metrics: &SourceMetrics) -> Self {
-        match config.kind.0 {
-            KindName::Oci => Self::Artifacts(Artifacts::default()),
-            KindName::Helm if config.url.scheme() == Some(Scheme::Oci) => Self::Charts(ChartRegistry::default()),
-            KindName::Helm | KindName::Git => {
+        match config.kind {
+            SourceKind::Oci => Self::Artifacts(Artifacts::default()),
+            SourceKind::Helm if config.url.scheme() == Some(Scheme::Oci) => Self::Charts(ChartRegistry::default()),
+            SourceKind::Helm | SourceKind::Git => {
                 Self::Index(Box::new(HelmIndex::new(metrics.index_entries_skipped.clone())))
             }
         }

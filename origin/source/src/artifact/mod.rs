@@ -18,6 +18,8 @@ use std::time::Instant;
 
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::{BuildContext, Built, ContentKey, FolderPath, FrameSink, ListedEntry, Listing, TarballError};
+use weir_upstream::http::{Client, USER_AGENT, UpstreamSession};
+use weir_upstream::{Phase, RepositoryConfig, Upstream, UpstreamError};
 
 pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
 
@@ -26,15 +28,12 @@ use self::not_fetched::NotFetched;
 use self::signatures::Policy;
 use self::state::{Needed, State};
 use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
-use super::error::UpstreamError;
-use super::http::{Client, USER_AGENT, UpstreamSession};
 use super::oci::Tokens;
-use super::progress::Phase;
 use super::{
     ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy, ServiceFailure,
-    SourceContext, Upstream,
+    SourceContext,
 };
-use crate::{Candidate, RepositoryConfig, Service};
+use crate::{Candidate, Service};
 
 /// A repository of archives as a source.
 pub(crate) struct ArtifactSource {

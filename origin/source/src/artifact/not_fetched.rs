@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::error::UpstreamError;
+use weir_upstream::UpstreamError;
+
 use super::super::{RetryPolicy, ServiceFailure};
 use super::Chosen;
 

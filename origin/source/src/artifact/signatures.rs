@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use weir_protocol::digest::Sha256;
+use weir_upstream::VerifyConfig;
 
-use super::super::PublicKey;
 use super::Chosen;
 use super::back_off::Failed;
 use super::not_fetched::NotFetched;
-use crate::VerifyConfig;
+use crate::cosign::PublicKey;
 
 const COSIGN_KEYS: &str = "cosign_keys";
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
+use weir_upstream::VerifyConfig;
 
 use super::super::archive::Layout;
 use super::super::{Followed, ServiceFailure};
@@ -14,7 +15,7 @@ use super::fetch::Fetched;
 use super::listing::Choices;
 use super::signatures::Signatures;
 use super::{Chosen, chart_revision};
-use crate::{Service, VerifyConfig};
+use crate::Service;
 
 /// An archive's bytes, and how they become a folder.
 type Archive = (Sha256, Layout);
@@ -274,12 +275,13 @@ fn is_published(service: &Service, revision: &RevisionId) -> bool {
 #[cfg(test)]
 mod tests {
     use reqwest::Url;
+    use weir_upstream::SourceKind;
 
     use super::super::not_fetched::NotFetched;
     use super::super::signatures::Policy;
     use super::super::{Blob, Location};
     use super::*;
-    use crate::{RetryPolicy, ServiceConfig, SourceKind};
+    use crate::{RetryPolicy, ServiceConfig};
 
     const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -289,14 +291,14 @@ mod tests {
     fn service() -> Arc<Service> {
         let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
         config.chart = Some("shop".parse().unwrap());
-        Arc::new(Service::new(&config, |_| Some(SourceKind::HELM), None).unwrap())
+        Arc::new(Service::new(&config, |_| Some(SourceKind::Helm), None).unwrap())
     }
 
     fn follow(followed: &str) -> Arc<Service> {
         let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
         config.chart = Some("shop".parse().unwrap());
         config.followed_ref = followed.parse().unwrap();
-        Arc::new(Service::new(&config, |_| Some(SourceKind::HELM), None).unwrap())
+        Arc::new(Service::new(&config, |_| Some(SourceKind::Helm), None).unwrap())
     }
 
     /// A listing in which the chart stands for this version, with an archive of this digest.

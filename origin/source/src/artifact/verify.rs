@@ -4,19 +4,18 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use weir_protocol::digest::Sha256;
+use weir_upstream::http::{Body, BodyError, Client};
+use weir_upstream::signatures::{ClearSigned, SignatureError, gpgv};
+use weir_upstream::{FetchProgress, UpstreamError, without_path};
 
-use super::super::error::UpstreamError;
 use super::super::helm::{ChartLayers, MAX_PROVENANCE_BYTES, provenance_url, signed_digest};
-use super::super::http::{Body, BodyError, Client};
 use super::super::oci::{OciName, Registry, RegistryError, verify_cosign};
-use super::super::signatures::{ClearSigned, SignatureError, gpgv};
-use super::super::{FetchProgress, PollRequest, ServiceFailure};
+use super::super::{PollRequest, ServiceFailure};
 use super::fetch::{Shown, is_of_all, of_one};
 use super::not_fetched::NotFetched;
 use super::signatures::{Policy, not_as_signed};
 use super::state::Unverified;
 use super::{ArtifactSource, Chosen, Location, split};
-use crate::data_dir::without_path;
 
 /// Why the signature of one version does not count.
 struct NotVerified {

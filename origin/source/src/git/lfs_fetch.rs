@@ -6,11 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use weir_upstream::free_disk;
 
 use super::GitSource;
 use super::lfs::LfsFile;
 use super::mirror::{LfsError, LfsFetch};
-use crate::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure, free_disk};
+use crate::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure};
 
 /// Reserved disk space for objects that are being fetched, in bytes.
 struct DiskReservation<'a> {

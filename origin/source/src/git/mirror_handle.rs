@@ -7,9 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
+use weir_upstream::remove_siblings;
+
 use super::lfs::LfsObjects;
 use super::mirror::{Mirror, MirrorError};
-use crate::data_dir::remove_siblings;
 
 /// The time between two replacements of a mirror. If the new clone has the same damage, the upstream is the cause and
 /// another clone would not help.

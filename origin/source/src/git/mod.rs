@@ -31,6 +31,7 @@ use gix::bstr::{BString, ByteSlice};
 use weir_protocol::name::RepositoryName;
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
+use weir_upstream::{RepositoryConfig, Upstream};
 
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
@@ -38,10 +39,10 @@ use self::mirror_handle::MirrorHandle;
 use self::revision::ReachabilityCache;
 use self::tree::{GitTree, lfs_files};
 use super::{
-    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext, Upstream,
+    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext,
 };
+use crate::Service;
 use crate::revision::Revision;
-use crate::{RepositoryConfig, Service};
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub struct GitSource {

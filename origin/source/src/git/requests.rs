@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_protocol::digest::ObjectDigest;
+use weir_upstream::RepositoryConfig;
 
 use super::lfs::{LfsFile, LfsOid};
-use crate::{MirrorManifest, Part, RepositoryConfig, RetainedRevisions, Service, StoredLfsObject};
+use crate::{MirrorManifest, Part, RetainedRevisions, Service, StoredLfsObject};
 
 /// Parameters of a fetch of LFS files.
 pub struct LfsFetchRequest<'a> {

@@ -7,12 +7,13 @@ use std::sync::{Arc, PoisonError};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::ContentKey;
+use weir_upstream::RepositoryConfig;
 
 use super::GitSource;
 use super::commit_policy::Policy;
 use super::revision::{self, ReachabilityCache};
 use super::tree::content_key;
-use crate::{Candidate, RepositoryConfig, ResolvedServices, Service, ServiceFailure};
+use crate::{Candidate, ResolvedServices, Service, ServiceFailure};
 
 impl GitSource {
     /// Resolves the commits of services, and the keys of their tarballs.

@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use semver::Version;
-
-use super::super::range::{SEMVER, VersionRange, parse_version};
+use weir_upstream::{SEMVER, VersionRange, parse_version};
 
 /// The longest name of a chart, in bytes, as of `helm lint`.
 const MAX_NAME_BYTES: usize = 250;

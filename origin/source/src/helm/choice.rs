@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use reqwest::Url;
 use semver::Version;
 use weir_protocol::digest::Sha256;
+use weir_upstream::parse_version;
 
-use super::super::range::parse_version;
 use super::chart::{Chart, MAX_VERSION_BYTES};
 use super::registry::ChartTag;
 

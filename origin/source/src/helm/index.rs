@@ -173,7 +173,7 @@ pub fn fuzz_helm_index(bytes: &[u8]) {
     let index = reqwest::Url::parse("https://charts.example/index.yaml").expect("a valid URL");
     for (chart, versions) in charts.iter().zip(found) {
         let Ok(release) = versions.choose(chart, &index) else { continue };
-        let version = super::super::range::parse_version(&release.version).expect("a chosen version");
+        let version = weir_upstream::parse_version(&release.version).expect("a chosen version");
         assert!(chart.contains(&version), "{version} is not in {chart}");
         let sha256 = release.sha256.unwrap_or(weir_protocol::digest::Sha256::of(b""));
         let id = format!("helm:{}+sha256:{sha256}", release.version);

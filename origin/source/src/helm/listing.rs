@@ -6,10 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use prometheus::IntCounter;
 use reqwest::Url;
+use weir_upstream::http::{Body, BodyError, Client, Validators};
+use weir_upstream::{FetchProgress, UpstreamError};
 
-use super::super::FetchProgress;
-use super::super::error::UpstreamError;
-use super::super::http::{Body, BodyError, Client, Validators};
 use super::chart::Chart;
 use super::choice::{Release, Versions};
 use super::index;
@@ -137,8 +136,9 @@ fn failure(error: BodyError, limit: u64) -> UpstreamError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::http::test_server::{NOT_MODIFIED, response, server, with_client};
-    use super::super::super::upstream::Upstream;
+    use weir_upstream::Upstream;
+    use weir_upstream::http::test_server::{NOT_MODIFIED, response, server, with_client};
+
     use super::super::choice::Place;
     use super::*;
 

@@ -3,8 +3,8 @@
 
 use reqwest::Url;
 use weir_protocol::digest::Sha256;
+use weir_upstream::parse_version;
 
-use super::super::range::parse_version;
 use super::yaml::{Node, Yaml};
 
 /// The most bytes of a provenance: most of it is `Chart.yaml`.

@@ -6,14 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use reqwest::Url;
 use weir_protocol::digest::Sha256;
+use weir_upstream::{Address, Endpoint, OciAddress, UpstreamError, shown};
 
-use super::super::endpoint::{Address, Endpoint, OciAddress};
-use super::super::error::UpstreamError;
 use super::super::oci::{
     Descriptor, Document, Failures, Named, OciName, Registry, RegistryError, Resolved, denied, is_reference,
     parse_digest,
 };
-use super::super::shown::shown;
 use super::chart::Chart;
 use super::tags;
 
@@ -268,10 +266,10 @@ fn layers_of(document: &Document) -> Result<ChartLayers, String> {
 #[cfg(test)]
 mod tests {
     use prometheus::IntCounter;
+    use weir_upstream::Upstream;
+    use weir_upstream::http::test_server::{response, server, with_client};
 
-    use super::super::super::http::test_server::{response, server, with_client};
     use super::super::super::oci::Tokens;
-    use super::super::super::upstream::Upstream;
     use super::*;
 
     const IMAGE: &str = "application/vnd.oci.image.config.v1+json";

@@ -1,8 +1,8 @@
 //! Which tag of a chart in a registry is followed. Pure.
 
 use semver::Version;
+use weir_upstream::parse_version;
 
-use super::super::range::parse_version;
 use super::chart::{Chart, MAX_VERSION_BYTES};
 
 /// The tags of the followed version, each with the version as the chart has it: the highest one, with the highest build.

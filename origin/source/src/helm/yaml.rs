@@ -3,8 +3,7 @@
 use std::io::{self, Bytes, Read};
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError};
-
-use super::super::shown::shown;
+use weir_upstream::shown;
 
 /// The most anchors: the parser remembers their names.
 const MAX_ANCHORS: usize = 100_000;

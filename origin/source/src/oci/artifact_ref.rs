@@ -3,8 +3,8 @@
 use std::fmt;
 
 use weir_protocol::digest::Sha256;
+use weir_upstream::{SEMVER, VersionRange};
 
-use super::super::range::{SEMVER, VersionRange};
 use super::manifest::parse_digest;
 use super::registry::is_tag;
 

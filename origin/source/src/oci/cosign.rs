@@ -1,11 +1,11 @@
 //! Finds the signatures of a manifest that cosign pushed, and verifies them.
 
 use weir_protocol::digest::Sha256;
+use weir_upstream::{Server, UpstreamError};
 
-use super::super::error::{Server, UpstreamError};
-use super::super::signatures::{PublicKey, SIGNED, Seen, Verdict, verify_bundle, verify_payload};
 use super::manifest::{Descriptor, Document};
 use super::{OciName, Registry, RegistryError};
+use crate::cosign::{PublicKey, SIGNED, Seen, Verdict, verify_bundle, verify_payload};
 
 /// The most signatures of a manifest that are requested in each place.
 const MAX_SIGNATURES: usize = 16;

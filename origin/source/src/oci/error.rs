@@ -1,7 +1,8 @@
 //! Why a registry did not give what was requested.
 
-use super::super::error::UpstreamError;
-use super::super::http::BodyError;
+use weir_upstream::UpstreamError;
+use weir_upstream::http::BodyError;
+
 use super::OciName;
 
 #[derive(Debug)]

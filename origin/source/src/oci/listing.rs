@@ -4,16 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use weir_protocol::digest::Sha256;
+use weir_upstream::{LayerSelector, PlatformName, UpstreamError, VersionRange, parse_version};
 
 use super::super::archive::Layout;
-use super::super::error::UpstreamError;
-use super::super::range::{VersionRange, parse_version};
 use super::artifact_ref::ArtifactRef;
 use super::manifest::{Document, Manifest};
 use super::registry::{Named, Registry, Resolved};
 use super::selection::{Layer, choose_layer, choose_manifest};
 use super::{Failures, OciName, RegistryError};
-use crate::{LayerSelector, PlatformName};
 
 /// Which manifest and which layer a repository follows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

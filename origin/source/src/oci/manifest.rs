@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Deserializer};
 use weir_protocol::digest::Sha256;
-
-use super::super::shown::shown;
+use weir_upstream::shown;
 
 /// The media types of manifests that are accepted: always all of them, so that a tag has one digest.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \

@@ -19,7 +19,6 @@ mod selection;
 mod tests;
 mod token;
 
-pub(crate) use super::endpoint::OciName;
 pub(crate) use artifact_ref::ArtifactRef;
 pub(crate) use cosign::verify as verify_cosign;
 pub(crate) use error::{Failures, RegistryError, denied};
@@ -29,3 +28,4 @@ pub(crate) use listing::{Artifact, Artifacts, Selector};
 pub(crate) use manifest::{Descriptor, Document, parse_digest};
 pub(crate) use registry::{Named, Registry, Resolved, is_reference};
 pub(crate) use token::Tokens;
+pub(crate) use weir_upstream::OciName;

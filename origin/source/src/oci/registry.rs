@@ -7,10 +7,9 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue,
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 use weir_protocol::digest::Sha256;
+use weir_upstream::http::{Body, Client, follow_redirects, same_host, same_origin};
+use weir_upstream::{Server, UpstreamError, shown};
 
-use super::super::error::{Server, UpstreamError};
-use super::super::http::{Body, Client, follow_redirects, same_host, same_origin};
-use super::super::shown::shown;
 use super::challenge::{self, Challenge, TokenService};
 use super::error::{RegistryError, of_body};
 use super::manifest::{self, Descriptor, Document, parse_digest};

@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 
 use weir_protocol::digest::Sha256;
+use weir_upstream::{LayerOperation, LayerSelector, PlatformName, shown};
 
 use super::super::archive::{Component, Layout};
-use super::super::shown::shown;
 use super::manifest::{Descriptor, Index, Manifest, Platform};
-use crate::{LayerOperation, LayerSelector, PlatformName};
 
 /// The most names in a message, and the most characters of each.
 const MAX_SHOWN: usize = 8;

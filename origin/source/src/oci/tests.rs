@@ -5,12 +5,9 @@ use std::sync::mpsc::Receiver;
 use prometheus::IntCounter;
 use serde_json::json;
 use weir_protocol::digest::Sha256;
+use weir_upstream::http::test_server::{response, server, with_client};
+use weir_upstream::{Hosts, Redirects, Upstream, UpstreamError};
 
-use super::super::egress_policy::Hosts;
-use super::super::error::UpstreamError;
-use super::super::http::test_server::{response, server, with_client};
-use super::super::redirects::Redirects;
-use super::super::upstream::Upstream;
 use super::*;
 
 const TOKEN: &str = r#"{"token":"t1","expires_in":300}"#;

@@ -12,9 +12,9 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
 use weir_protocol::digest::Sha256;
+use weir_upstream::UpstreamError;
+use weir_upstream::http::{Body, BodyError, Client};
 
-use super::super::error::UpstreamError;
-use super::super::http::{Body, BodyError, Client};
 use super::OciName;
 use super::challenge::TokenService;
 

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
+use weir_upstream::free_disk;
 
 pub use self::due::INCREMENTAL_INTERVAL;
 use self::due::{Changes, due};
@@ -21,7 +22,6 @@ use super::GitSource;
 use super::mirror::{BundleHeader, MaintenanceError, MirrorError};
 use crate::{
     Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, ReadPart, WrittenBundle,
-    free_disk,
 };
 
 impl GitSource {

@@ -11,12 +11,12 @@ use tempfile::TempDir;
 use weir_model::{Bounds, ServerClocks};
 use weir_protocol::digest::ObjectDigest;
 use weir_tarball::Limits;
+use weir_upstream::{DataDir, FetchProgress, RepositoryConfig, UpstreamsConfig};
 
 use super::*;
 use crate::git::lfs::{LfsFile, LfsOid, Pointer};
 use crate::{
-    DataDir, FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, RepositoryConfig, SourceContext,
-    SourceMetrics, StoredLfsObject, UpstreamsConfig, fetch_memory,
+    LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext, SourceMetrics, StoredLfsObject, fetch_memory,
 };
 
 const MINUTE: u64 = 60_000;

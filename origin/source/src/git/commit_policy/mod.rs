@@ -16,12 +16,12 @@ use gix::ObjectId;
 use gix::object::Kind;
 use prometheus::IntCounterVec;
 use signed_object::{MAX_OBJECT_BYTES, NotSigned, SignatureFormat, Signed};
+use weir_upstream::signatures::{SignatureError, gpgv};
+use weir_upstream::{SignedBy, VerifyConfig};
 
 use weir_protocol::name::RepositoryName;
 
 use crate::git::revision::Tip;
-use crate::signatures::{SignatureError, gpgv};
-use crate::{SignedBy, VerifyConfig};
 
 /// The namespace of tags.
 const TAG_PREFIX: &str = "refs/tags/";

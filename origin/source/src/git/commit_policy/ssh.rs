@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use crate::outside_program::{ProgramOutput, pinned, run};
-use crate::signatures::{PROGRAM_TIMEOUT, SignatureError, SignatureFile, read_prefix};
+use weir_upstream::outside_program::{ProgramOutput, pinned, run};
+use weir_upstream::signatures::{PROGRAM_TIMEOUT, SignatureError, SignatureFile, read_prefix};
 
 /// Git's namespace. Signatures for files or logins have others.
 const NAMESPACE: &str = "git";

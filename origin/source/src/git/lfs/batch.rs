@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use weir_upstream::shown;
 
-use super::super::super::shown::shown;
 use super::{LfsOid, Pointer};
 
 /// The media type of requests and responses.

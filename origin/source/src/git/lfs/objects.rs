@@ -11,9 +11,9 @@ use std::time::SystemTime;
 
 use ring::digest::{Context, SHA256, digest};
 use tempfile::NamedTempFile;
+use weir_upstream::without_path;
 
 use super::{LfsOid, Pointer};
-use crate::data_dir::without_path;
 
 /// The number and size of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

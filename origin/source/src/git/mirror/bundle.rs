@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gix::ObjectId;
+use weir_upstream::outside_program::{run, run_to_file};
+use weir_upstream::{Upstream, UpstreamError};
 
 use super::git_session::GitSession;
 use super::maintenance::{MaintenanceError, timeout};
 use super::quarantine::Quarantine;
 use super::{BundleHeader, FetchMemory, FetchProgress, Mirror, MirrorError, create, git_program, refs, shallow, size};
-use crate::outside_program::{run, run_to_file};
-use crate::{Upstream, UpstreamError};
 
 /// The timeout of packing a small mirror.
 const PACK_TIMEOUT: Duration = Duration::from_secs(600);

@@ -17,6 +17,8 @@ use gix::protocol::transport::client::git::ConnectMode;
 use gix::protocol::transport::client::git::blocking_io::Connection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use weir_upstream::http::UpstreamSession;
+use weir_upstream::{Address, Upstream, UpstreamError};
 
 use super::git_session::GitSession;
 use super::left_out::{LeftOut, RETRY_INTERVAL};
@@ -28,9 +30,7 @@ use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
 use super::socket::{SocketReader, SocketWriter};
 use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
-use crate::http::UpstreamSession;
 use crate::revision::{Revision, follows, further_refs};
-use crate::{Address, Upstream, UpstreamError};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;

@@ -8,9 +8,10 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use weir_upstream::UpstreamError;
+use weir_upstream::outside_program::{Bounds, pinned, pinned_within, run};
+
 use super::{MirrorError, shallow};
-use crate::UpstreamError;
-use crate::outside_program::{Bounds, pinned, pinned_within, run};
 
 /// Serves a local repository, bare or with a working tree.
 pub(super) fn upload_pack(path: &[u8]) -> Command {

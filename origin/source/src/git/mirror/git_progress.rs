@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gix::progress::{Count, Id, MessageLevel, NestedProgress, Progress, Step, StepShared, UNKNOWN, Unit};
+use weir_upstream::Phase;
 
 use super::FetchProgress;
-use crate::progress::Phase;
 
 /// The counters of objects: prepared by the upstream, received (our own), and resolved.
 const PREPARED_OBJECTS: Id = *b"FERP";
@@ -126,8 +126,9 @@ impl NestedProgress for GixProgress {
 
 #[cfg(test)]
 mod tests {
+    use weir_upstream::FetchSnapshot;
+
     use super::*;
-    use crate::FetchSnapshot;
 
     #[test]
     fn counters_and_lines_show_the_latest_phase() {

@@ -6,11 +6,12 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::atomic::AtomicBool;
 
+use weir_upstream::http::UpstreamSession;
+use weir_upstream::{Upstream, UpstreamError};
+
 use super::limits::{BYTES_BEFORE_PACK, BYTES_PER_REF, LISTING_OVERHEAD};
 use super::server_words::ServerWords;
 use super::{FetchProgress, MirrorError};
-use crate::http::UpstreamSession;
-use crate::{Upstream, UpstreamError};
 
 /// A session with a Git upstream.
 pub(super) struct GitSession<'a> {

@@ -17,11 +17,11 @@ use gix::protocol::transport::client::blocking_io::http::{
 };
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};
+use weir_upstream::UpstreamError;
+use weir_upstream::http::{Client, IDENTITY, display_origin};
 
 use super::MirrorError;
 use super::git_session::GitSession;
-use crate::UpstreamError;
-use crate::http::{Client, IDENTITY, display_origin};
 
 /// The user agent. Git servers recognize Git clients by the first four characters.
 pub(super) const USER_AGENT: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");

@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use reqwest::{Response, StatusCode, Url};
+use weir_upstream::http::{Client, MinRate, UpstreamSession};
+use weir_upstream::{Endpoint, NotAllowed, Upstream, UpstreamError};
 
 pub use self::error::LfsError;
 use super::http::USER_AGENT;
 use crate::git::lfs::batch::{self, ByOid, Download, OBJECTS_PER_REQUEST};
 use crate::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
-use crate::http::{Client, MinRate, UpstreamSession};
-use crate::{Endpoint, NotAllowed, Upstream, UpstreamError};
 
 /// The interval at which a wait for the request budget checks for an interrupt.
 const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(200);

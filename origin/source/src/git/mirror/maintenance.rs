@@ -19,12 +19,12 @@ use std::time::{Duration, SystemTime};
 use gix::ObjectId;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
 use weir_protocol::commit_id::CommitId;
+use weir_upstream::outside_program::{ProgramError, run};
 
 pub(super) use self::due::RepackHistory;
 use self::due::{MirrorState, due};
 use super::refs::{self, Refs};
 use super::{Mirror, MirrorSize, git_program, size, stale_files};
-use crate::outside_program::{ProgramError, run};
 
 /// The timeout of a geometric repack of a small mirror.
 const GEOMETRIC_TIMEOUT: Duration = Duration::from_secs(120);

@@ -81,8 +81,9 @@ impl Drop for MemoryReservation<'_> {
 
 #[cfg(test)]
 mod tests {
+    use weir_upstream::UpstreamError;
+
     use super::*;
-    use crate::UpstreamError;
 
     #[test]
     fn a_host_gets_the_memory_of_one_fetch_and_all_get_twice_that() {

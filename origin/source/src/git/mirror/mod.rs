@@ -46,6 +46,7 @@ use std::time::SystemTime;
 use gix::ThreadSafeRepository;
 use gix::bstr::BString;
 use gix::odb::store::init::Slots;
+use weir_upstream::{FetchProgress, Upstream, UpstreamError};
 
 use crate::git::lfs::LfsObjects;
 use crate::revision::Revision;
@@ -59,8 +60,6 @@ use maintenance::RepackHistory;
 pub use maintenance::{MaintenanceError, MaintenanceLimits, Repack};
 pub use memory::FetchMemory;
 pub use size::MirrorSize;
-
-use crate::{FetchProgress, Upstream, UpstreamError};
 
 /// A bare repository on disk that follows an upstream.
 #[derive(Debug)]

@@ -135,8 +135,9 @@ fn fetch_followed(
 
 #[cfg(test)]
 mod tests {
+    use weir_upstream::UpstreamError;
+
     use super::*;
-    use crate::UpstreamError;
 
     fn id(number: usize) -> ObjectId {
         let bytes = [&[0; 12], &(number as u64).to_be_bytes()[..]].concat();

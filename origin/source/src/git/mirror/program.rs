@@ -11,9 +11,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
+use weir_upstream::outside_program::{End, Running};
 
 use super::git_session::GitSession;
-use crate::outside_program::{End, Running};
 
 /// The longest end of standard error to keep.
 const MAX_STDERR_BYTES: usize = 4096;
@@ -99,9 +99,10 @@ async fn read_lines(mut stderr: pipe::Receiver, mut on_line: impl FnMut(&str)) -
 mod tests {
     use std::sync::atomic::AtomicBool;
 
+    use weir_upstream::Upstream;
+    use weir_upstream::outside_program::pinned;
+
     use super::*;
-    use crate::Upstream;
-    use crate::outside_program::pinned;
 
     #[test]
     fn children_of_a_program_end_with_it() {

@@ -14,6 +14,8 @@ use gix::odb::pack;
 use gix::odb::store::init::Options;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use weir_upstream::outside_program::Bounds;
+use weir_upstream::{UpstreamError, without_path};
 
 use super::git_session::GitSession;
 use super::indexing::PackReader;
@@ -23,9 +25,6 @@ use super::stale_files::INCOMING_PREFIX;
 use super::{
     FetchProgress, MirrorError, SLOTS, git_program, git_progress, indexing, limits, memory_estimate, shallow, size,
 };
-use crate::UpstreamError;
-use crate::data_dir::without_path;
-use crate::outside_program::Bounds;
 
 /// The shell's exit code for a program that exceeded its file size limit: 128 and the number of SIGXFSZ.
 const FILE_TOO_LARGE: i32 = 128 + 25;

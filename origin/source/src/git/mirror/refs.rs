@@ -12,12 +12,12 @@ use gix::refs::file::transaction::PackedRefs;
 use gix::refs::transaction::{Change, PreviousValue, RefEdit, RefLog};
 use gix::refs::{FullName, Target};
 use gix::{ObjectId, Repository};
+use weir_upstream::UpstreamError;
 
 use super::MirrorError;
 use super::left_out::LeftOut;
 use super::peeling::{Peeling, RefError};
 use super::stale_files::remove_empty_directories;
-use crate::UpstreamError;
 use crate::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 /// Object ids by the name of the ref, without the mirror's own refs.

@@ -115,7 +115,7 @@ impl ServerWords {
 fn shown(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes);
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shown: String = crate::without_user_info(&one_line).chars().filter(|c| !c.is_control()).collect();
+    let shown: String = weir_upstream::without_user_info(&one_line).chars().filter(|c| !c.is_control()).collect();
     let is_text = shown.chars().filter(|c| *c == char::REPLACEMENT_CHARACTER).count() * 10 <= shown.chars().count();
     (is_text && !shown.is_empty()).then_some(shown)
 }

@@ -3,10 +3,10 @@
 use std::io::{self, Read, Write};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use weir_upstream::UpstreamError;
 
 use super::MirrorError;
 use super::git_session::GitSession;
-use crate::UpstreamError;
 
 /// The size of a read.
 const READ_BYTES: usize = 64 << 10;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::signatures::SIGNATURE_FILE_PREFIX;
+use weir_upstream::signatures::SIGNATURE_FILE_PREFIX;
 
 /// The prefix of quarantine folders.
 pub(super) const INCOMING_PREFIX: &str = "incoming-";

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use gix::bstr::ByteSlice;
 use weir_protocol::commit_id::{CommitId, CommitIdError};
+use weir_upstream::VersionRange;
 
-use crate::range::VersionRange;
 use crate::revision::{DEFAULT_BRANCH_REF, Revision};
 
 pub(crate) use reachability::ReachabilityCache;

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use crate::UpstreamError;
+use weir_upstream::UpstreamError;
+
 use crate::git::lfs::LfsWriteError;
 use crate::git::lfs::batch::BatchError;
 
@@ -23,7 +24,7 @@ pub enum LfsError {
         path: String,
         /// The size in the pointer, in bytes.
         size: u64,
-        /// [`max_lfs_object`](crate::Upstream::max_lfs_object).
+        /// [`max_lfs_object`](weir_upstream::Upstream::max_lfs_object).
         limit: u64,
     },
     /// A request to the upstream's LFS API failed.
@@ -83,7 +84,7 @@ pub enum LfsError {
         bytes: u64,
         /// The time in which they were received.
         within: Duration,
-        /// [`min_rate`](crate::Upstream::min_rate).
+        /// [`min_rate`](weir_upstream::Upstream::min_rate).
         min_rate: u64,
     },
     /// The object does not match its pointer, or cannot be stored.

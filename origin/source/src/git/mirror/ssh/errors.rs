@@ -1,6 +1,6 @@
 //! Classifies error messages of the `ssh` program, and of the server behind it.
 
-use crate::UpstreamError;
+use weir_upstream::UpstreamError;
 
 /// The error for the standard error of `ssh`; `None` if it is empty.
 pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<UpstreamError> {

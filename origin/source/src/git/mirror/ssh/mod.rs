@@ -10,11 +10,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use weir_upstream::outside_program::pinned;
+use weir_upstream::{SshAddress, Upstream, UpstreamError};
+
 pub(super) use self::errors::classify_stderr;
 use super::MirrorError;
 use super::git_session::GitSession;
-use crate::outside_program::pinned;
-use crate::{SshAddress, Upstream, UpstreamError};
 
 /// The most addresses of a host name to try.
 const MAX_ADDRESSES: usize = 8;
@@ -157,8 +158,9 @@ fn for_shell(word: &str) -> String {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
+    use weir_upstream::Address;
+
     use super::*;
-    use crate::Address;
 
     #[test]
     fn a_path_is_quoted_as_one_shell_word() {

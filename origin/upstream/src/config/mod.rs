@@ -1,0 +1,10 @@
+//! What is configured of upstreams, with the checks of the keys: `[[repository]]` and `[upstreams]`.
+
+mod repository;
+mod repository_validation;
+mod upstreams;
+mod verify;
+
+pub use repository::{DefinedBy, RepositoryConfig};
+pub use upstreams::UpstreamsConfig;
+pub use verify::{SignedBy, VerifyConfig};
