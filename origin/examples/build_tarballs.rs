@@ -20,9 +20,9 @@ use object_store::ObjectStoreExt as _;
 use object_store::local::LocalFileSystem;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+use weir_git::tree::{GitTree, content_key};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::ObjectDigest;
-use weir_source::git::tree::{GitTree, content_key};
 use weir_tarball::{Base, BuildContext, Built, FrameSink, Limits, Recipe, Selection, build};
 
 #[derive(Debug, Parser)]

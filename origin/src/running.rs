@@ -12,6 +12,7 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use weir_git::mirror;
 use weir_ownership::Event;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
@@ -23,7 +24,6 @@ use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, AccessLog, HttpMetrics};
 use weir_runtime::shutdown::Drain;
 use weir_source::Condition;
-use weir_source::git::mirror;
 use weir_store::{Objects, Records, StoreMetrics};
 use weir_upstream::DataDir;
 

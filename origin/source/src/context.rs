@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use weir_git::mirror::FetchMemory;
 use weir_model::{Bounds, ServerClocks};
 use weir_tarball::Limits;
 use weir_upstream::{DataDir, UpstreamsConfig};
 
 use crate::SourceMetrics;
-use crate::git::mirror::FetchMemory;
 
 /// What all sources of one origin share.
 pub struct SourceContext {

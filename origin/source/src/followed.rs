@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use weir_git::revision::Revision;
 use weir_tarball::FolderPath;
 use weir_upstream::SourceKind;
 
 use super::helm::{Chart, ChartName};
 use super::oci::ArtifactRef;
 use super::ref_text::RefText;
-use crate::revision::Revision;
 
 /// What a service follows in its repository.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 //! upstream (`dispatch`). Nothing above this crate knows the kinds; what only a mirror of Git can do is behind
 //! [`Source::mirror`].
 //!
-//! The crate knows how an upstream is reached (`weir-upstream`) and how tarballs are made of contents, and neither a store
-//! nor who publishes: it resolves a [`Service`] to a [`Candidate`], and what it wants to keep elsewhere goes through
+//! The crate knows how an upstream is reached (`weir-upstream`), mirrors of Git (`weir-git`) and how tarballs are made of
+//! contents, and neither a store nor who publishes: it resolves a [`Service`] to a [`Candidate`], and what it wants to keep elsewhere goes through
 //! functions of its caller.
 
 mod archive;
@@ -17,13 +17,12 @@ mod cosign;
 mod dispatch;
 mod failure;
 mod followed;
-pub mod git;
+mod git;
 mod helm;
 mod interface;
 mod metrics;
 mod oci;
 mod ref_text;
-pub mod revision;
 mod service;
 mod tree;
 
@@ -38,13 +37,7 @@ pub use cosign::fuzz_cosign;
 pub use dispatch::Source;
 pub use failure::{LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
 pub use followed::Followed;
-pub use git::GitSource;
-pub use git::bundles::INCREMENTAL_INTERVAL;
-pub use git::requests::{
-    BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, MaintenanceRequest, ReadPart,
-    WrittenBundle,
-};
-pub use git::stored_mirror::{Bundle, MirrorManifest, Part, StoredLfsObject};
+pub use git::{GitSource, LfsFetchRequest, LfsFetchResult, MaintenanceRequest};
 #[cfg(feature = "fuzzing")]
 pub use helm::fuzz_helm_index;
 pub use helm::{ChartName, ChartNameError};

@@ -1,9 +1,9 @@
 //! The contents of a revision, of a source of any kind.
 
+use weir_git::tree::{GitFile, GitTree};
 use weir_tarball::{Contents, KeyWriter, TarballError, Walk};
 
 use super::archive::{ArchiveTree, SpooledFile};
-use super::git::tree::{GitFile, GitTree};
 
 /// The contents of a revision, of a source of any kind.
 #[derive(Clone)]

@@ -6,10 +6,10 @@ use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use weir_git::bundles::MirrorManifest;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::manifest::Manifest;
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_source::MirrorManifest;
 use weir_store::{Area, ObjectError, Objects, RecordError, RecordKey, Records};
 
 use super::error::PublishError;

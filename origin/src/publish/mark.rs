@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 
 use futures_util::{StreamExt, stream};
+use weir_git::bundles::StoredLfsObject;
 use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_source::StoredLfsObject;
 use weir_store::{Area, Objects};
 
 use super::load::{ReadError, parse_list, read_manifest, read_mirror, read_page};

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use weir_git::bundles::{MirrorManifest, StoredLfsObject};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
-use weir_source::{MirrorManifest, StoredLfsObject};
 use weir_store::{Area, ObjectError, Objects};
 
 use super::draft::Draft;

@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
-use weir_protocol::name::RepositoryName;
-use weir_source::{
-    Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, Source, WrittenBundle,
+use weir_git::bundles::{
+    Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, WrittenBundle,
 };
+use weir_protocol::name::RepositoryName;
+use weir_source::Source;
 use weir_store::{Area, Objects};
 use weir_upstream::{DataDir, RepositoryConfig};
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc, watch};
+use weir_git::lfs::{LfsFile, LfsOid};
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
-use weir_source::git::lfs::{LfsFile, LfsOid};
 use weir_source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, Service, ServiceFailure};
 
 use super::job::Job;

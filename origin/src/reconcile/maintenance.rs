@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
+use weir_git::bundles::{BundleError, INCREMENTAL_INTERVAL};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
-use weir_source::INCREMENTAL_INTERVAL;
-use weir_source::{BundleError, MaintenanceRequest, Service, ServiceFailure};
+use weir_source::{MaintenanceRequest, Service, ServiceFailure};
 
 use super::context::Context;
 use super::job::Job;

@@ -364,7 +364,7 @@ fn a_replacement_object_is_not_used() {
     let good = pair.git.line(["rev-parse", "HEAD:deploy"]);
     let evil = pair.git.raw_tree(&[("100644", b"app", &pair.git.blob(b"evil"))]);
     pair.git.run(["replace", &good, &evil]);
-    pair.revisions.insert(weir_source::revision::Revision::Named(format!("refs/replace/{good}")));
+    pair.revisions.insert(weir_git::revision::Revision::Named(format!("refs/replace/{good}")));
     assert_eq!(pair.poll(), Poll::Changed { refs: 3 }, "it is mirrored as any other ref");
     let repository = pair.mirror.repository().unwrap().to_thread_local();
     let tree = repository.find_commit(gix::ObjectId::from_hex(commit.as_bytes()).unwrap()).unwrap().tree().unwrap();

@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use weir_source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
-use weir_source::git::mirror::{LfsError, LfsFetch};
+use weir_git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
+use weir_git::mirror::{LfsError, LfsFetch};
 use weir_upstream::Upstream;
 
 use crate::lfs_server::LfsBehavior;

@@ -1,6 +1,6 @@
 //! LFS servers and storages on other hosts: which are contacted, and what they receive.
 
-use weir_source::git::lfs::LfsFile;
+use weir_git::lfs::LfsFile;
 use weir_upstream::Upstream;
 
 use crate::lfs::{fetch_from, file};

@@ -1,7 +1,7 @@
 //! Services with LFS files in their tarballs.
 
-use weir_source::git::lfs::LfsObjects;
-use weir_source::git::tree::{content_key, lfs_files};
+use weir_git::lfs::LfsObjects;
+use weir_git::tree::{content_key, lfs_files};
 use weir_upstream::Upstream;
 
 use crate::lfs::{fetch_from, file};

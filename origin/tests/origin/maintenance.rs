@@ -1,7 +1,7 @@
 //! Maintenance of mirrors: many fetches, forced pushes, and concurrent readers.
 
-use weir_source::git::mirror::{MaintenanceError, MaintenanceLimits, Repack};
-use weir_source::git::revision;
+use weir_git::mirror::{MaintenanceError, MaintenanceLimits, Repack};
+use weir_git::revision;
 use weir_upstream::Upstream as Remote;
 
 use crate::prelude::*;

@@ -1,7 +1,6 @@
 //! Polls of a mirror: changed, deleted and unchanged refs.
 
-use weir_source::git::revision::resolve;
-use weir_source::revision::Revision;
+use weir_git::revision::{Revision, resolve};
 use weir_upstream::Upstream;
 
 use crate::prelude::*;

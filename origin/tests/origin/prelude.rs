@@ -10,6 +10,8 @@ pub(crate) use std::time::{Duration, SystemTime};
 pub(crate) use bytes::Bytes;
 pub(crate) use reqwest::{Method, StatusCode};
 pub(crate) use serde_json::{Value, json};
+pub(crate) use weir_git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
+pub(crate) use weir_git::revision::RevisionError;
 pub(crate) use weir_origin::config::Config;
 pub(crate) use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
 pub(crate) use weir_protocol::commit_id::CommitId;
@@ -20,8 +22,6 @@ pub(crate) use weir_protocol::event::EventKind;
 pub(crate) use weir_protocol::manifest::Manifest;
 pub(crate) use weir_protocol::name::RepositoryName;
 pub(crate) use weir_runtime::{certificates, tls};
-pub(crate) use weir_source::git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
-pub(crate) use weir_source::git::revision::RevisionError;
 pub(crate) use weir_source::{Condition, ServiceConfig};
 pub(crate) use weir_tarball::{Base, Built, Filters, Limits, Selection, TarballError};
 pub(crate) use weir_upstream::{

@@ -5,9 +5,9 @@ use std::io;
 use std::io::Read;
 
 use ring::digest::{SHA256, digest};
+use weir_git::lfs::LfsObjects;
+use weir_git::tree::GitTree;
 use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES};
-use weir_source::git::lfs::LfsObjects;
-use weir_source::git::tree::GitTree;
 use weir_tarball::{BuildContext, Contents, FrameSink, Recipe, build};
 
 use crate::prelude::*;

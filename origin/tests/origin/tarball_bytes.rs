@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use weir_source::git::tree::{GitTree, content_key};
+use weir_git::tree::{GitTree, content_key};
 use weir_tarball::{BuildContext, FrameSink, build};
 
 use crate::prelude::*;

@@ -102,8 +102,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | history segments of a repository | {origin/src/publish/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
 | deleted services of a repository whose generation is stored | {origin/src/publish/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
 | entries of a folder, with those that are left out; entries of a directory that a symlink leads through | `limits.max_entries` |  | the service is unhealthy |
-| `.gitattributes` of a directory and of those above it, together | {origin/source/src/git/tree/attributes.rs MAX_BYTES} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
-| packs of a mirror | {origin/source/src/git/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |
+| `.gitattributes` of a directory and of those above it, together | {origin/git/src/tree/attributes.rs MAX_BYTES} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
+| packs of a mirror | {origin/git/src/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |
 
 ## Edge
 

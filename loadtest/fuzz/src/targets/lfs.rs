@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use weir_source::git::lfs::{MAX_POINTER_BYTES, Pointer, batch, looks_like_pointer};
+use weir_git::lfs::{MAX_POINTER_BYTES, Pointer, batch, looks_like_pointer};
 
 /// A pointer that is read looks like one, and is read back from what is written of it.
 pub(crate) fn pointer(bytes: &[u8]) {

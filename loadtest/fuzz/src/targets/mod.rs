@@ -39,7 +39,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("stored_document", weir_origin::fuzz_document),
     ("revision", origin::revision),
     ("webhook", weir_origin::webhook::fuzzing::delivery),
-    ("signed_object", weir_source::git::fuzz_signed_object),
+    ("signed_object", weir_git::commit_policy::fuzz_signed_object),
     ("upstream_words", weir_upstream::fuzz_upstream_words),
     ("registry_words", weir_source::fuzz_registry_words),
     ("cosign", weir_source::fuzz_cosign),

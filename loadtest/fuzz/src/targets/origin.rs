@@ -1,6 +1,6 @@
 //! What operators write for an origin to follow.
 
-use weir_source::revision::Revision;
+use weir_git::revision::Revision;
 
 /// What is read is written so that it is read back.
 pub(crate) fn revision(bytes: &[u8]) {

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use weir_git::commit_policy::VerifyError;
+use weir_git::mirror::MirrorError;
+use weir_git::revision::{Revision, RevisionError, Tip};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::TarballError;
 
 use super::GitSource;
-use super::commit_policy::VerifyError;
-use super::mirror::MirrorError;
-use super::revision::{RevisionError, Tip};
-use crate::revision::Revision;
 use crate::{Followed, LeftOutRef, PollFailure, RetryPolicy, Service, ServiceFailure};
 
 impl GitSource {

@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use weir_upstream::free_disk;
+use weir_git::bundles::{StoredLfsRequest, take_stored_lfs};
+use weir_git::lfs::LfsFile;
+use weir_git::mirror::{LfsError, LfsFetch};
 
 use super::GitSource;
-use super::lfs::LfsFile;
-use super::mirror::{LfsError, LfsFetch};
 use crate::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure};
 
 /// Reserved disk space for objects that are being fetched, in bytes.
@@ -43,7 +43,10 @@ impl GitSource {
     ) -> Result<LfsFetchResult, ServiceFailure> {
         let reservation = self.reserve(request, stop)?;
         let fetched = RefCell::new(LfsFetchResult::default());
-        fetched.borrow_mut().fetched += self.take_stored_lfs(request, stop);
+        let LfsFetchRequest { files, stored, read, .. } = *request;
+        let max_object = self.shared.upstreams.max_lfs_object.as_u64();
+        let in_store = StoredLfsRequest { repository: &self.repository, files, stored, read, max_object };
+        fetched.borrow_mut().fetched += take_stored_lfs(&self.mirror.lfs_objects(), &in_store, stop);
         let on_result = |file: &LfsFile, result: Result<(), &LfsError>| match result {
             Ok(()) => {
                 self.shared.metrics.lfs_objects.inc();
@@ -91,8 +94,7 @@ impl GitSource {
                 let (others, limit) = (ByteSize(others), ByteSize(max_mirror));
                 return Err(format!("with the {others} on disk they would exceed `[upstreams] max_mirror` = {limit}"));
             }
-            let needed = self.shared.min_free.saturating_add(reserved).saturating_add(bytes);
-            free_disk::require_room(&self.shared.data_dir, needed)
+            self.require_room(reserved.saturating_add(bytes))
         };
         let mut note = String::new();
         if has_room(usage.bytes, *reserved).is_err() {

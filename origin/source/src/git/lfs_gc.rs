@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
+use weir_git::lfs::{LfsOid, LfsUsage};
+use weir_git::revision::{self, ReachabilityCache, RevisionError};
+use weir_git::tree::{content_key, lfs_files};
 use weir_tarball::TarballError;
 
 use super::GitSource;
-use super::lfs::{LfsOid, LfsUsage};
-use super::revision::{self, ReachabilityCache, RevisionError};
-use super::tree::{content_key, lfs_files};
 use crate::{RetainedRevisions, Service, ServiceFailure};
 
 /// Partial downloads above this age belong to a killed process.

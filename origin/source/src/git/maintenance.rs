@@ -3,8 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
+use weir_git::mirror::{MaintenanceError, MaintenanceLimits, MirrorSize, Repack};
+
 use super::GitSource;
-use super::mirror::{MaintenanceError, MaintenanceLimits, MirrorSize, Repack};
 use crate::MaintenanceRequest;
 
 /// LFS objects younger than this are kept: a build that needs them may be about to start.

@@ -1,48 +1,36 @@
-//! Git sources: a mirror that follows an upstream, and the folders of its commits.
+//! Git sources: what services need of a mirror of Git.
 //!
-//! [`tree`] reads tarball contents from a commit. `resolve` looks up the commits of services, `lfs_fetch` downloads the
-//! LFS objects that their contents need, `lfs_gc` removes unneeded ones, `maintenance` repacks the mirror, and `bundles`
-//! stores it as Git bundles.
+//! `weir-git` has the mirror and what it contains. Here `resolve` looks up the commits of services, `lfs_fetch` downloads the
+//! LFS objects that their contents need, `lfs_gc` removes unneeded ones, and `maintenance` repacks the mirror.
 
-pub(crate) mod bundles;
-mod commit;
-mod commit_policy;
 mod failures;
-pub mod lfs;
 mod lfs_fetch;
 mod lfs_gc;
 mod maintenance;
-pub mod mirror;
-mod mirror_handle;
-pub(crate) mod requests;
+mod requests;
 mod resolve;
-pub mod revision;
-pub(crate) mod stored_mirror;
-pub mod tree;
-
-#[cfg(feature = "fuzzing")]
-pub use commit_policy::fuzz_signed_object;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use gix::bstr::{BString, ByteSlice};
+use weir_git::MirrorHandle;
+use weir_git::bundles::{BundleError, BundleRequest, Bundled, HydrateRequest};
+use weir_git::lfs::LfsFile;
+use weir_git::mirror::{self, MaintenanceError, MirrorError};
+use weir_git::revision::{self, ReachabilityCache, Revision};
+use weir_git::tree::{GitTree, lfs_files};
 use weir_protocol::name::RepositoryName;
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
-use weir_upstream::{RepositoryConfig, Upstream};
+use weir_upstream::{RepositoryConfig, Upstream, free_disk};
 
-use self::lfs::LfsFile;
-use self::mirror::{MaintenanceError, MirrorError};
-use self::mirror_handle::MirrorHandle;
-use self::revision::ReachabilityCache;
-use self::tree::{GitTree, lfs_files};
+pub use self::requests::{LfsFetchRequest, LfsFetchResult, MaintenanceRequest};
 use super::{
     LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext,
 };
 use crate::Service;
-use crate::revision::Revision;
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub struct GitSource {
@@ -200,6 +188,22 @@ impl GitSource {
     /// Counts and logs that maintenance could not run.
     pub fn maintenance_failed(&self, reason: &str) {
         self.repack_failed(&MaintenanceError::Local(reason.to_owned()));
+    }
+
+    /// Writes a bundle of the mirror, if one is due.
+    pub fn bundle_mirror(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {
+        let require_room = |bytes| self.require_room(bytes);
+        self.mirror.write_bundle(request, self.shared.upstreams.max_refs, &require_room, stop)
+    }
+
+    /// Makes the mirror from stored bundles, or takes in newer ones. Returns how many.
+    pub fn hydrate_mirror(&self, request: &HydrateRequest<'_>, stop: &AtomicBool) -> Result<usize, BundleError> {
+        self.mirror.hydrate(request, &self.upstream(request.config), &self.shared.fetch_memory, stop)
+    }
+
+    /// Fails if the disk has no room for so many bytes.
+    fn require_room(&self, bytes: u64) -> Result<(), String> {
+        free_disk::require_room(&self.shared.data_dir, self.shared.min_free.saturating_add(bytes))
     }
 
     /// Whether something failed that damage would explain, so that the stored content must be checked. Never waits for the

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use weir_git::commit_policy::Verifier;
+use weir_git::revision::{self, ReachabilityCache};
+use weir_git::tree::content_key;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
 use weir_tarball::ContentKey;
 use weir_upstream::RepositoryConfig;
 
 use super::GitSource;
-use super::commit_policy::Policy;
-use super::revision::{self, ReachabilityCache};
-use super::tree::content_key;
 use crate::{Candidate, ResolvedServices, Service, ServiceFailure};
 
 impl GitSource {
@@ -24,11 +24,9 @@ impl GitSource {
         stop: &AtomicBool,
     ) -> Result<ResolvedServices, ServiceFailure> {
         let repository = self.open()?;
-        let policy = config.verify.as_ref().map(|verify| {
-            let verifications = self.shared.metrics.verifications.clone();
-            Policy::new(verify.clone(), self.repository.clone(), verifications)
-        });
-        let mut verifier = policy.as_ref().map(|policy| policy.verifier(&repository, stop));
+        let verifications = &self.shared.metrics.verifications;
+        let count = |result: &str| verifications.with_label_values(&[self.repository.as_str(), result]).inc();
+        let mut verifier = config.verify.as_ref().map(|policy| Verifier::new(policy, &repository, &count, stop));
         let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
         let pinned: HashSet<_> = services.iter().filter_map(|service| service.followed.revision()?.commit()).collect();
         if !pinned.is_empty() && reachability.search(&repository, &pinned, stop).is_err() {

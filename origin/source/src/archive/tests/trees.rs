@@ -9,12 +9,12 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use weir_git::tree::GitTree;
 use weir_protocol::digest::{ObjectDigest, Sha256};
 use weir_tarball::{BuildContext, Built, Contents, Filters, FrameSink, Limits, Selection, TarballError};
 
 use super::*;
 use crate::archive::{Component, SpoolStore};
-use crate::git::tree::GitTree;
 
 #[test]
 fn records_hard_links_and_old_directories_are_read() {

@@ -48,14 +48,14 @@ use gix::bstr::BString;
 use gix::odb::store::init::Slots;
 use weir_upstream::{FetchProgress, Upstream, UpstreamError};
 
-use crate::git::lfs::LfsObjects;
+use crate::lfs::LfsObjects;
 use crate::revision::Revision;
 pub(crate) use bundle_header::BundleHeader;
 pub use error::MirrorError;
 pub use git_program::check as check_git_program;
 use left_out::LeftOut;
 pub use lfs::{LfsError, LfsFetch};
-pub(crate) use listing::display_name;
+pub use listing::display_name;
 use maintenance::RepackHistory;
 pub use maintenance::{MaintenanceError, MaintenanceLimits, Repack};
 pub use memory::FetchMemory;

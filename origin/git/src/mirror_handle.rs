@@ -23,7 +23,7 @@ const MIN_FULL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 const DAMAGED_EXTENSION: &str = "damaged";
 
 /// The path of a repository's mirror, and the mirror itself once it is open.
-pub(super) struct MirrorHandle {
+pub struct MirrorHandle {
     path: PathBuf,
     /// The largest object to read, in bytes.
     max_object: u64,
@@ -48,35 +48,37 @@ enum Suspicion {
 }
 
 /// The mirror for a poll.
-pub(super) struct MirrorForPoll {
-    pub(super) mirror: Arc<Mirror>,
+pub struct MirrorForPoll {
+    /// The mirror.
+    pub mirror: Arc<Mirror>,
     /// The damage of the mirror that was just replaced by this empty one.
-    pub(super) replaced: Option<String>,
+    pub replaced: Option<String>,
 }
 
 impl MirrorHandle {
-    pub(super) fn new(path: PathBuf, max_object: u64) -> Self {
+    /// The mirror in this directory. It is not opened yet. `max_object`: the largest object to read, in bytes.
+    pub fn new(path: PathBuf, max_object: u64) -> Self {
         Self { path, max_object, state: Mutex::default() }
     }
 
     /// Whether a mirror exists; false before the first clone.
-    pub(super) fn exists(&self) -> bool {
+    pub fn exists(&self) -> bool {
         self.path.is_dir()
     }
 
     /// When its refs last changed.
-    pub(super) fn refs_changed_at(&self) -> io::Result<SystemTime> {
+    pub fn refs_changed_at(&self) -> io::Result<SystemTime> {
         Mirror::refs_changed_at(&self.path)
     }
 
     /// The LFS objects of the mirror.
-    pub(super) fn lfs_objects(&self) -> LfsObjects {
+    pub fn lfs_objects(&self) -> LfsObjects {
         LfsObjects::of_mirror(&self.path)
     }
 
     /// Opens the mirror for reading. After an I/O error the next call tries again; a damaged mirror is replaced by the
     /// next poll only.
-    pub(super) fn get(&self) -> Result<Arc<Mirror>, MirrorError> {
+    pub fn get(&self) -> Result<Arc<Mirror>, MirrorError> {
         let mut state = self.state();
         if let Some(mirror) = &state.opened {
             return Ok(mirror.clone());
@@ -86,7 +88,7 @@ impl MirrorHandle {
     }
 
     /// Opens the mirror for the only poll that runs. A damaged one is replaced by an empty one.
-    pub(super) fn for_poll(&self, now: Instant) -> Result<MirrorForPoll, MirrorError> {
+    pub fn for_poll(&self, now: Instant) -> Result<MirrorForPoll, MirrorError> {
         let damage = match self.get() {
             Ok(mirror) => match self.take_damage() {
                 // Objects missing soon after a clone may come with the next fetch.
@@ -120,12 +122,12 @@ impl MirrorHandle {
     }
 
     /// Whether a full check has to explain a failure. Never waits for the disk.
-    pub(super) fn needs_full_check(&self) -> bool {
+    pub fn needs_full_check(&self) -> bool {
         self.try_state().is_some_and(|state| matches!(state.suspicion, Some(Suspicion::Unconfirmed)))
     }
 
     /// Runs a full check until `stop` is set. The next poll replaces a damaged mirror.
-    pub(super) fn full_check(&self, now: Instant, stop: &AtomicBool) {
+    pub fn full_check(&self, now: Instant, stop: &AtomicBool) {
         // A mirror that cannot be opened is already recorded as damaged, or the next call tries again.
         let Ok(mirror) = self.get() else { return };
         {
@@ -140,7 +142,7 @@ impl MirrorHandle {
     }
 
     /// Records a failure that damage would explain: a full check runs before the next poll, unless one ran recently.
-    pub(super) fn mark_suspect(&self, now: Instant) {
+    pub fn mark_suspect(&self, now: Instant) {
         let mut state = self.state();
         let recently = state.last_full_check.is_some_and(|checked| now < checked + MIN_FULL_CHECK_INTERVAL);
         if state.suspicion.is_none() && !recently {
@@ -149,13 +151,13 @@ impl MirrorHandle {
     }
 
     /// Records that the mirror can no longer follow its upstream: the next poll replaces it.
-    pub(super) fn mark_unusable(&self, cause: String) {
+    pub fn mark_unusable(&self, cause: String) {
         self.state().suspicion = Some(Suspicion::Damaged(cause));
     }
 
     /// Whether an object that could not be used is missing or broken in the mirror. Damage is recorded for the next
     /// poll.
-    pub(super) fn check_object(&self, object: &str) -> bool {
+    pub fn check_object(&self, object: &str) -> bool {
         let checked = self.get().and_then(|mirror| mirror.check_object(object));
         let Err(error) = checked else { return false };
         self.state().record_damage(&error);
@@ -163,7 +165,7 @@ impl MirrorHandle {
     }
 
     /// Whether the mirror has to be replaced or checked. Never waits for the disk.
-    pub(super) fn needs_poll(&self, now: Instant) -> bool {
+    pub fn needs_poll(&self, now: Instant) -> bool {
         self.try_state().is_some_and(|state| match &state.suspicion {
             None => false,
             Some(Suspicion::Unconfirmed) => true,
@@ -173,14 +175,14 @@ impl MirrorHandle {
 
     /// Removes the repository's mirrors of former URLs and replaced ones. Must be called only when this one is
     /// complete.
-    pub(super) fn remove_siblings(&self) {
+    pub fn remove_siblings(&self) {
         if remove_siblings(&self.path, &["git", DAMAGED_EXTENSION]) > 0 {
             tracing::info!("removed a mirror of a former URL, or one that was damaged");
         }
     }
 
     /// Removes all mirrors of the repository. Nothing may use them any more.
-    pub(super) fn remove_all(&self) {
+    pub fn remove_all(&self) {
         let Some(folder) = self.path.parent() else { return };
         match remove(folder) {
             Ok(()) => {

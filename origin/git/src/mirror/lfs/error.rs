@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use weir_upstream::UpstreamError;
 
-use crate::git::lfs::LfsWriteError;
-use crate::git::lfs::batch::BatchError;
+use crate::lfs::LfsWriteError;
+use crate::lfs::batch::BatchError;
 
 /// Why LFS objects could not be fetched.
 #[derive(Debug, thiserror::Error)]

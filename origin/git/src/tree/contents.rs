@@ -8,7 +8,7 @@ use weir_tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
 use super::attributes::LineEnds;
 use super::folder::read_blob;
 use super::walk::walk;
-use crate::git::lfs::{LfsObjects, Pointer};
+use crate::lfs::{LfsObjects, Pointer};
 
 /// A selection at a commit.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::Repack;
-use crate::git::mirror::MirrorSize;
+use crate::mirror::MirrorSize;
 
 /// The packs at which a geometric repack is due.
 const PACKS_BEFORE_REPACK: usize = 16;

@@ -65,7 +65,7 @@ mod tests {
     use gix::objs::Write;
 
     use super::*;
-    use crate::git::mirror::Mirror;
+    use crate::mirror::Mirror;
 
     #[test]
     fn chains_of_tags_are_peeled() {

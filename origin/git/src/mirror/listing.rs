@@ -127,7 +127,7 @@ fn invalid_name(name: &BString) -> Option<&'static str> {
 }
 
 /// A ref's name for messages.
-pub(crate) fn display_name(name: &BStr) -> String {
+pub fn display_name(name: &BStr) -> String {
     let name = if name == DEFAULT_BRANCH_REF { BStr::new(HEAD) } else { name };
     name.to_str_lossy().escape_debug().take(MAX_SHOWN_CHARS).collect()
 }

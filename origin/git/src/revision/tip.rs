@@ -1,7 +1,5 @@
 //! The commit that a revision resolves to.
 
-mod reachability;
-
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 
@@ -9,10 +7,8 @@ use gix::bstr::ByteSlice;
 use weir_protocol::commit_id::{CommitId, CommitIdError};
 use weir_upstream::VersionRange;
 
-use crate::revision::{DEFAULT_BRANCH_REF, Revision};
-
-pub(crate) use reachability::ReachabilityCache;
-use reachability::ReachabilityError;
+use super::followed::{DEFAULT_BRANCH_REF, Revision};
+use super::reachability::{ReachabilityCache, ReachabilityError};
 
 /// Why a revision resolves to no commit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,13 +64,13 @@ pub enum RevisionError {
 
 /// A resolved revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tip {
+pub struct Tip {
     /// The full name of the followed ref; none for a commit id.
-    pub(crate) reference: Option<String>,
+    pub reference: Option<String>,
     /// The object that the ref points to: a commit, or a tag of one.
-    pub(crate) object: gix::ObjectId,
+    pub object: gix::ObjectId,
     /// The commit.
-    pub(crate) commit: CommitId,
+    pub commit: CommitId,
 }
 
 /// Resolves a revision to a commit. Annotated tags are peeled.
@@ -86,7 +82,7 @@ pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, 
 }
 
 /// The same with the ref and its object, and with cached reachability. Ends when `stop` is set.
-pub(crate) fn tip(
+pub fn tip(
     repo: &gix::Repository,
     revision: &Revision,
     reachability: &mut ReachabilityCache,
@@ -140,7 +136,7 @@ pub(crate) fn tip(
 ///
 /// # Errors
 /// There is no such commit.
-pub(crate) fn find_commit(repo: &gix::Repository, commit: &CommitId) -> Result<gix::ObjectId, RevisionError> {
+pub fn find_commit(repo: &gix::Repository, commit: &CommitId) -> Result<gix::ObjectId, RevisionError> {
     let unreadable =
         |cause: &dyn fmt::Display| RevisionError::Unreadable { revision: commit.to_string(), cause: cause.to_string() };
     let id = gix::ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| unreadable(&e))?;

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::GitSource;
-use crate::git::lfs::{LfsFile, LfsObjects, LfsWriteError, Pointer};
-use crate::{BundleRequest, LfsFetchRequest, Part, StoredLfsObject};
+use super::requests::{BundleRequest, StoredLfsRequest};
+use super::stored_mirror::{Part, StoredLfsObject};
+use crate::lfs::{LfsFile, LfsObjects, LfsWriteError, Pointer};
 
 /// The stored objects, and the mirror's that are not stored yet.
 pub(super) struct StoredLfs {
@@ -69,30 +69,28 @@ impl StoredLfs {
     }
 }
 
-impl GitSource {
-    /// Takes objects from the stored mirror, and returns how many. The others are left to the upstream.
-    pub(in crate::git) fn take_stored_lfs(&self, request: &LfsFetchRequest<'_>, stop: &AtomicBool) -> usize {
-        let (objects, mut taken) = (self.mirror.lfs_objects(), 0);
-        for LfsFile { pointer, path } in request.files {
-            let oid = pointer.oid.to_string();
-            let Some(stored) = request.stored.iter().find(|stored| stored.oid == oid) else { continue };
-            if stop.load(Ordering::Relaxed) || pointer.size > self.shared.upstreams.max_lfs_object.as_u64() {
-                break;
+/// Takes objects from the stored mirror, and returns how many. The others are left to the upstream.
+pub fn take_stored_lfs(objects: &LfsObjects, request: &StoredLfsRequest<'_>, stop: &AtomicBool) -> usize {
+    let mut taken = 0;
+    for LfsFile { pointer, path } in request.files {
+        let oid = pointer.oid.to_string();
+        let Some(stored) = request.stored.iter().find(|stored| stored.oid == oid) else { continue };
+        if stop.load(Ordering::Relaxed) || pointer.size > request.max_object {
+            break;
+        }
+        let take = || -> Result<(), LfsWriteError> {
+            let mut writer = objects.create(pointer)?;
+            for part in &stored.parts {
+                writer.write(&(request.read)(part).map_err(io::Error::other)?)?;
             }
-            let take = || -> Result<(), LfsWriteError> {
-                let mut writer = objects.create(pointer)?;
-                for part in &stored.parts {
-                    writer.write(&(request.read)(part).map_err(io::Error::other)?)?;
-                }
-                writer.commit()
-            };
-            match take() {
-                Ok(()) => taken += 1,
-                Err(error) => {
-                    tracing::warn!(repository = %self.repository, path, %error, "a stored LFS object cannot be used");
-                }
+            writer.commit()
+        };
+        match take() {
+            Ok(()) => taken += 1,
+            Err(error) => {
+                tracing::warn!(repository = %request.repository, path, %error, "a stored LFS object cannot be used");
             }
         }
-        taken
     }
+    taken
 }

@@ -20,7 +20,7 @@ use gix::protocol::{Handshake, SendFlushOnDrop};
 use super::git_progress::GixProgress;
 use super::refs::Refs;
 use super::{AGENT, FetchProgress, listing};
-use crate::git::commit::ReadableCommits;
+use crate::commit::ReadableCommits;
 
 /// A session after its listing of refs. Ends with a flush when it is dropped.
 pub(super) struct ProtocolSession<T: Transport> {

@@ -11,7 +11,7 @@ use weir_protocol::entry_path;
 use weir_tarball::{FolderPath, TarballError};
 
 use super::attributes::{Attributes, FILE_NAME, MAX_BYTES};
-use crate::git::commit::Commit;
+use crate::commit::Commit;
 
 /// A folder of a commit.
 pub(super) struct Folder {

@@ -15,8 +15,8 @@ use weir_upstream::{Endpoint, NotAllowed, Upstream, UpstreamError};
 
 pub use self::error::LfsError;
 use super::http::USER_AGENT;
-use crate::git::lfs::batch::{self, ByOid, Download, OBJECTS_PER_REQUEST};
-use crate::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
+use crate::lfs::batch::{self, ByOid, Download, OBJECTS_PER_REQUEST};
+use crate::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 
 /// The interval at which a wait for the request budget checks for an interrupt.
 const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(200);

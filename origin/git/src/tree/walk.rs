@@ -10,7 +10,7 @@ use super::attributes::{Attributes, PathAttributes};
 use super::contents::{GitFile, GitTree};
 use super::folder::{self, TreeEntry};
 use super::links::Links;
-use crate::git::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
+use crate::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
 
 /// A directory that the walk has entered.
 struct Level {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::{ObjectId, Repository};
 
-use crate::git::commit::Commit;
-use crate::revision::DEFAULT_BRANCH_REF;
+use super::followed::DEFAULT_BRANCH_REF;
+use crate::commit::Commit;
 
 /// The most cached commits, besides those of the current search.
 const MAX_CACHED: usize = 4096;
@@ -18,7 +18,7 @@ const MAX_CACHED: usize = 4096;
 /// Caches which commits are reachable, so that a push needs a walk over the new commits only, and not over the whole
 /// history.
 #[derive(Debug, Default)]
-pub(crate) struct ReachabilityCache {
+pub struct ReachabilityCache {
     /// The commits of all branches and tags at the last search.
     tips: Arc<HashSet<ObjectId>>,
     known: HashMap<ObjectId, Known>,
@@ -34,7 +34,7 @@ enum Known {
 
 /// The reachability of a commit is unknown.
 #[derive(Debug)]
-pub(crate) enum ReachabilityError {
+pub enum ReachabilityError {
     /// `stop` was set.
     Interrupted,
     /// The mirror is damaged.
@@ -50,7 +50,7 @@ impl From<gix::Error> for ReachabilityError {
 impl ReachabilityCache {
     /// Searches for commits in one walk per group, newest commits first. Commits without a cache entry cost at most one
     /// walk over the whole history; those that were unreachable cost one walk over the new commits.
-    pub(crate) fn search(
+    pub fn search(
         &mut self,
         repo: &Repository,
         commits: &HashSet<ObjectId>,

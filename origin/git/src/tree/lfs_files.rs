@@ -9,7 +9,7 @@ use weir_protocol::entry_path;
 use weir_tarball::{EntryKind, Limits, Selection, TarballError, walk};
 
 use super::contents::{GitFile, GitTree};
-use crate::git::lfs::LfsFile;
+use crate::lfs::LfsFile;
 
 /// The LFS objects of a selection at a commit, each once. Empty if the selection excludes LFS.
 ///

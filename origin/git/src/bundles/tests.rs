@@ -1,23 +1,17 @@
 //! Bundles of real mirrors of a real upstream, with the store in memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
-use prometheus::Registry;
 use tempfile::TempDir;
-use weir_model::{Bounds, ServerClocks};
 use weir_protocol::digest::ObjectDigest;
-use weir_tarball::Limits;
-use weir_upstream::{DataDir, FetchProgress, RepositoryConfig, UpstreamsConfig};
+use weir_upstream::{FetchProgress, RepositoryConfig, UpstreamsConfig};
 
 use super::*;
-use crate::git::lfs::{LfsFile, LfsOid, Pointer};
-use crate::{
-    LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext, SourceMetrics, StoredLfsObject, fetch_memory,
-};
+use crate::lfs::{LfsFile, LfsOid, Pointer};
+use crate::mirror::Poll;
 
 const MINUTE: u64 = 60_000;
 static RUN: AtomicBool = AtomicBool::new(false);
@@ -45,7 +39,9 @@ struct Hub {
 /// An origin's mirror in a data directory of its own.
 struct Node {
     dir: TempDir,
-    source: GitSource,
+    handle: MirrorHandle,
+    upstream: Upstream,
+    memory: FetchMemory,
 }
 
 impl Hub {
@@ -105,7 +101,7 @@ impl Hub {
             max_mirror: 1 << 30,
             max_part: self.max_part,
         };
-        node.source.bundle_mirror(&request, &RUN)
+        node.handle.write_bundle(&request, node.upstream.max_refs, &|_| Ok(()), &RUN)
     }
 
     /// Writes the bundle that is due: whether it is a full one.
@@ -127,7 +123,7 @@ impl Hub {
             update,
             on_mirror_replaced: &|_| {},
         };
-        node.source.hydrate_mirror(&request, &RUN)
+        node.handle.hydrate(&request, &node.upstream, &node.memory, &RUN)
     }
 
     /// The bytes of a bundle as one file.
@@ -138,37 +134,25 @@ impl Hub {
     /// A new node with a mirror of the upstream.
     fn cloned(&self) -> Node {
         let node = Node::new(self);
-        assert_eq!(node.poll(self).unwrap(), PollOutcome::Changed);
+        assert!(matches!(node.poll(), Ok(Poll::Changed { .. })));
         node
     }
 }
 
 impl Node {
     fn new(hub: &Hub) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let data_dir = DataDir::open(dir.path()).unwrap().0;
-        let (registry, upstreams) = (Registry::new(), UpstreamsConfig::default());
-        let shared = SourceContext {
-            data_dir,
-            metrics: SourceMetrics::register(&registry).unwrap(),
-            clocks: ServerClocks::default(),
-            limits: Limits::default(),
-            min_free: 0,
-            fetch_memory: fetch_memory(&upstreams, &Bounds::register(&registry).unwrap()),
-            upstreams,
-        };
-        Self { dir, source: GitSource::new(&hub.upstream, Arc::new(shared)) }
+        Self::at(hub, tempfile::tempdir().unwrap())
     }
 
-    fn poll(&self, hub: &Hub) -> Result<PollOutcome, PollFailure> {
-        let request = PollRequest {
-            config: &hub.upstream,
-            services: &[],
-            progress: &FetchProgress::default(),
-            may_fetch: &|| true,
-            on_mirror_replaced: &|_| {},
-        };
-        self.source.poll(&request, &RUN)
+    fn at(hub: &Hub, dir: TempDir) -> Self {
+        let upstream = UpstreamsConfig::default().upstream(&hub.upstream);
+        let handle = MirrorHandle::new(dir.path().join("mirrors/shop/0.git"), upstream.max_object);
+        Self { dir, handle, memory: FetchMemory::new(upstream.max_object, upstream.max_objects), upstream }
+    }
+
+    fn poll(&self) -> Result<Poll, MirrorError> {
+        let mirror = self.handle.for_poll(Instant::now())?.mirror;
+        mirror.poll_with(&self.upstream, &HashSet::new(), &FetchProgress::default(), &self.memory, &RUN, &|| true)
     }
 
     fn git(&self, arguments: &[&str]) -> String {
@@ -195,14 +179,14 @@ fn hydrates_without_the_upstream_and_then_fetches_only_what_is_newer(format: &st
     hub.git(&["checkout", "-q", "-b", "topic/one"]);
     hub.commit("second");
     hub.git(&["tag", "-a", "v1", "-m", "v1"]);
-    owner.poll(&hub).unwrap();
+    owner.poll().unwrap();
     assert!(matches!(hub.try_bundle(&owner, 9, false), Ok(Bundled::NotYet)));
     assert!(!hub.bundle(&owner, 10));
     // Nothing new but refs: a branch in place of a folder, and a deletion.
     hub.git(&["checkout", "-q", "--detach"]);
     hub.git(&["branch", "-D", "topic/one"]);
     hub.git(&["branch", "topic"]);
-    owner.poll(&hub).unwrap();
+    owner.poll().unwrap();
     assert!(!hub.bundle(&owner, 20));
     assert!(matches!(hub.try_bundle(&owner, 99, true), Ok(Bundled::UpToDate)));
     assert_eq!(hub.stored.bundles.len(), 2, "incremental ones were combined");
@@ -214,14 +198,14 @@ fn hydrates_without_the_upstream_and_then_fetches_only_what_is_newer(format: &st
     assert!(taker.refs().contains("refs/weir/HEAD") && taker.refs().contains("refs/tags/v1"));
     assert_eq!(taker.git(&["rev-parse", "--show-object-format"]), format);
     assert_eq!(hub.hydrate(&taker, false).unwrap(), 0, "there is a mirror");
-    assert!(taker.poll(&hub).is_err());
+    assert!(taker.poll().is_err());
 
     hub.give_back();
-    assert_eq!(taker.poll(&hub).unwrap(), PollOutcome::Unchanged);
+    assert!(matches!(taker.poll(), Ok(Poll::Unchanged { .. })));
     hub.git(&["checkout", "-q", "main"]);
     hub.commit("third");
     let before = taker.packed_objects();
-    assert_eq!(taker.poll(&hub).unwrap(), PollOutcome::Changed);
+    assert!(matches!(taker.poll(), Ok(Poll::Changed { .. })));
     assert_eq!(taker.packed_objects() - before, 3, "a commit, a tree and a blob");
 }
 
@@ -246,7 +230,7 @@ fn a_bundle_in_parts_is_what_git_reads() {
             && hub.stored.bundles[0].parts.iter().skip(1).all(|part| part.size <= 1000)
     );
     hub.commit("second");
-    owner.poll(&hub).unwrap();
+    owner.poll().unwrap();
     assert!(!hub.bundle(&owner, 10));
     let dir = tempfile::tempdir().unwrap();
     for (number, bundle) in hub.stored.bundles.iter().enumerate() {
@@ -268,7 +252,7 @@ fn a_prepared_mirror_takes_newer_bundles_only() {
     assert!(hub.bundle(&owner, 0));
     assert_eq!(hub.hydrate(&taker, true).unwrap(), 1);
     hub.commit("second");
-    owner.poll(&hub).unwrap();
+    owner.poll().unwrap();
     let Bundled::Written(written) = hub.try_bundle(&owner, 1, true).unwrap() else { panic!("nothing moved") };
     assert!(!written.is_full);
     hub.stored = written.stored;
@@ -286,13 +270,13 @@ fn rewritten_history_goes_with_the_next_full_bundle() {
     assert!(hub.bundle(&owner, 0));
     hub.git(&["reset", "-q", "--hard", &first]);
     hub.commit("better");
-    owner.poll(&hub).unwrap();
+    owner.poll().unwrap();
     assert!(!hub.bundle(&owner, 10), "an incremental one carries it meanwhile");
     hub.commit("more");
-    owner.poll(&hub).unwrap();
+    owner.poll().unwrap();
     assert!(!hub.bundle(&owner, 2 * 24 * 60), "what the last one has was not rewritten");
     hub.git(&["reset", "-q", "--hard", &first]);
-    owner.poll(&hub).unwrap();
+    owner.poll().unwrap();
     assert!(hub.bundle(&owner, 3 * 24 * 60));
     let taker = Node::new(&hub);
     hub.hydrate(&taker, false).unwrap();
@@ -331,7 +315,7 @@ fn a_hostile_or_damaged_bundle_is_refused_and_the_repository_is_cloned() {
         assert!(matches!(error, BundleError::Failed(_)), "{name}: {error}");
         // A ref that cannot be followed does not keep others from it.
         assert!(["", &owner.refs()].contains(&taker.refs().as_str()), "{name}");
-        taker.poll(&hub).unwrap();
+        taker.poll().unwrap();
         assert_eq!(taker.refs(), owner.refs(), "{name}");
         hub.objects.borrow_mut().insert(digest, intact);
     }
@@ -349,7 +333,7 @@ fn a_damaged_mirror_is_made_again_without_the_upstream() {
     let (refs, dir) = (owner.refs(), owner.dir.path().join("mirrors/shop"));
     let mirror = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
     fs::write(mirror.join("HEAD"), "").unwrap();
-    let owner = Node { source: GitSource::new(&hub.upstream, owner.source.shared.clone()), ..owner };
+    let owner = Node::at(&hub, owner.dir);
     hub.take_away();
     assert_eq!(hub.hydrate(&owner, false).unwrap(), 1);
     fs::remove_dir_all(mirror.with_extension("damaged")).unwrap();
@@ -369,7 +353,7 @@ fn a_mirror_that_is_too_large_is_not_stored() {
         max_mirror: 1000,
         max_part: 1000,
     };
-    let refused = owner.source.bundle_mirror(&request, &RUN);
+    let refused = owner.handle.write_bundle(&request, owner.upstream.max_refs, &|_| Ok(()), &RUN);
     assert!(matches!(refused, Err(BundleError::TooLarge { limit: 1000, .. })), "{refused:?}");
     assert!(hub.bundle(&owner, 0));
 }
@@ -387,7 +371,7 @@ fn lfs_objects_are_taken_from_the_store_when_they_are_needed() {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     let pointer = Pointer { oid: LfsOid::from_hex(hex.as_bytes()).unwrap(), size: 2500 };
-    let mut writer = owner.source.mirror.lfs_objects().create(&pointer).unwrap();
+    let mut writer = owner.handle.lfs_objects().create(&pointer).unwrap();
     writer.write(&contents).unwrap();
     writer.commit().unwrap();
     assert!(!hub.bundle(&owner, 10), "an object is new, although no ref moved");
@@ -398,24 +382,20 @@ fn lfs_objects_are_taken_from_the_store_when_they_are_needed() {
     assert_eq!(stored[0].parts.len(), 3);
     let taker = Node::new(&hub);
     let take = |stored: &[StoredLfsObject]| {
-        let request = LfsFetchRequest {
-            config: &hub.upstream,
+        let request = StoredLfsRequest {
+            repository: &hub.upstream.name,
             files: &[LfsFile { path: "a.bin".to_owned(), pointer }],
-            mirrored: true,
-            services: &[],
-            published: &Ok(Vec::new()),
-            budget: &|| panic!("the upstream is not needed"),
-            is_needed: &|_| true,
             stored,
             read: &|part| hub.read(part),
+            max_object: 1 << 20,
         };
-        taker.source.take_stored_lfs(&request, &RUN)
+        take_stored_lfs(&taker.handle.lfs_objects(), &request, &RUN)
     };
     stored[0].parts.swap(0, 2);
     assert_eq!(take(&stored), 0, "its SHA-256 differs");
     stored[0].parts.swap(0, 2);
     assert_eq!(take(&stored), 1);
     let mut read = Vec::new();
-    taker.source.mirror.lfs_objects().read(&pointer, &mut read).unwrap();
+    taker.handle.lfs_objects().read(&pointer, &mut read).unwrap();
     assert_eq!(read, contents);
 }

@@ -112,7 +112,7 @@ impl Revision {
     }
 
     /// The commit of a revision that is a commit id.
-    pub(crate) fn commit(&self) -> Option<gix::ObjectId> {
+    pub fn commit(&self) -> Option<gix::ObjectId> {
         match self {
             Self::Commit(commit) => gix::ObjectId::from_hex(commit.as_str().as_bytes()).ok(),
             _ => None,
@@ -120,7 +120,7 @@ impl Revision {
     }
 
     /// Whether it follows the ref with this name in the mirror. A pinned commit follows none.
-    pub(crate) fn follows(&self, name: &str) -> bool {
+    pub fn follows(&self, name: &str) -> bool {
         match self {
             Self::DefaultBranch => name == DEFAULT_BRANCH_REF,
             Self::Named(own) if own.starts_with("refs/") => own == name,

@@ -3,6 +3,8 @@
 
 mod due;
 mod lfs;
+mod requests;
+mod stored_mirror;
 #[cfg(test)]
 mod tests;
 
@@ -13,26 +15,34 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
-use weir_upstream::free_disk;
+use weir_upstream::Upstream;
 
-pub use self::due::INCREMENTAL_INTERVAL;
 use self::due::{Changes, due};
 use self::lfs::StoredLfs;
-use super::GitSource;
-use super::mirror::{BundleHeader, MaintenanceError, MirrorError};
-use crate::{
-    Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, ReadPart, WrittenBundle,
-};
+use crate::mirror::{BundleHeader, FetchMemory, MaintenanceError, MirrorError};
+use crate::mirror_handle::MirrorHandle;
 
-impl GitSource {
-    /// Writes a bundle of the mirror, if one is due.
-    pub fn bundle_mirror(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {
+pub use self::due::INCREMENTAL_INTERVAL;
+pub use self::lfs::take_stored_lfs;
+pub use self::requests::{
+    BundleError, BundleRequest, Bundled, HydrateRequest, ReadPart, StoredLfsRequest, WrittenBundle,
+};
+pub use self::stored_mirror::{Bundle, MirrorManifest, Part, StoredLfsObject};
+
+impl MirrorHandle {
+    /// Writes a bundle of the mirror, if one is due. `require_room` fails if the disk has no room for so many bytes.
+    pub fn write_bundle(
+        &self,
+        request: &BundleRequest<'_>,
+        max_refs: usize,
+        require_room: &dyn Fn(u64) -> Result<(), String>,
+        stop: &AtomicBool,
+    ) -> Result<Bundled, BundleError> {
         let BundleRequest { stored, read, now, at_once, max_mirror, .. } = *request;
-        let mirror = self.mirror.get()?;
+        let mirror = self.get()?;
         if mirror.is_shallow() || mirror.is_empty()? {
             return Ok(Bundled::UpToDate);
         }
-        let max_refs = self.shared.upstreams.max_refs;
         let header = |bundle: &Bundle| read_header(bundle, read, max_refs);
         let now_at = mirror.header_on(None)?;
         let (mut bundles, mut changes) = (stored.bundles.clone(), Changes::default());
@@ -45,7 +55,7 @@ impl GitSource {
             Some(Err(_)) => bundles.clear(),
             None => {}
         }
-        let lfs = StoredLfs::compare(&self.mirror.lfs_objects(), request).map_err(BundleError::Failed)?;
+        let lfs = StoredLfs::compare(&self.lfs_objects(), request).map_err(BundleError::Failed)?;
         changes.moved |= lfs.has_new();
         let Some(next) = due(&bundles, changes, now, at_once) else {
             return Ok(if changes.moved { Bundled::NotYet } else { Bundled::UpToDate });
@@ -58,8 +68,7 @@ impl GitSource {
         let base = bundles.last().map(header).transpose().map_err(BundleError::Failed)?;
         // The pack is on disk before it is stored.
         let needed = if next.base == 0 { bytes } else { 0 };
-        free_disk::require_room(&self.shared.data_dir, self.shared.min_free.saturating_add(needed))
-            .map_err(BundleError::Failed)?;
+        require_room(needed).map_err(BundleError::Failed)?;
         let header = mirror.header_on(base.as_ref())?;
         let pack = mirror.pack(&header, stop)?;
         let parts = write_parts(&header.to_bytes(), &pack, request).map_err(BundleError::Failed)?;
@@ -72,16 +81,21 @@ impl GitSource {
     }
 
     /// Makes the mirror from stored bundles, or takes in newer ones. Returns how many.
-    pub fn hydrate_mirror(&self, request: &HydrateRequest<'_>, stop: &AtomicBool) -> Result<usize, BundleError> {
+    pub fn hydrate(
+        &self,
+        request: &HydrateRequest<'_>,
+        upstream: &Upstream,
+        memory: &FetchMemory,
+        stop: &AtomicBool,
+    ) -> Result<usize, BundleError> {
         let HydrateRequest { config, stored, read, update, on_mirror_replaced } = *request;
-        let ready = self.mirror.for_poll(Instant::now())?;
+        let ready = self.for_poll(Instant::now())?;
         ready.replaced.inspect(|damage| on_mirror_replaced(damage));
         let mirror = ready.mirror;
         let is_empty = mirror.is_empty()?;
         if !is_empty && !update {
             return Ok(0);
         }
-        let upstream = self.upstream(config);
         let header = |bundle: &Bundle| read_header(bundle, read, upstream.max_refs).map_err(BundleError::Failed);
         let mut first = 0;
         if !is_empty {
@@ -96,14 +110,14 @@ impl GitSource {
         for (number, bundle) in missing.iter().enumerate() {
             let header = header(bundle)?;
             let mut pack = PartReader::new(&bundle.parts[1..], read);
-            let applied = mirror.apply(&header, &mut pack, &upstream, &self.shared.fetch_memory, stop);
+            let applied = mirror.apply(&header, &mut pack, upstream, memory, stop);
             applied.map_err(|error| match (error, pack.failure.take()) {
                 (error, _) if error.is_interrupted() => BundleError::Interrupted,
                 (_, Some(failure)) => BundleError::Failed(failure),
                 (error, None) => BundleError::failed(&error),
             })?;
             let (number, of, bytes) = (number + 1, missing.len(), bundle.size());
-            tracing::info!(repository = %self.repository, number, of, bytes, "added a stored bundle to the mirror");
+            tracing::info!(repository = %config.name, number, of, bytes, "added a stored bundle to the mirror");
         }
         Ok(missing.len())
     }

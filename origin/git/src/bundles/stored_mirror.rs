@@ -37,7 +37,7 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLfsObject {
     /// Its SHA-256, in hexadecimal.
-    pub(crate) oid: String,
+    pub oid: String,
     /// Its bytes, in a row.
     pub parts: Vec<Part>,
 }

@@ -14,27 +14,29 @@ use std::sync::atomic::AtomicBool;
 
 use gix::ObjectId;
 use gix::object::Kind;
-use prometheus::IntCounterVec;
 use signed_object::{MAX_OBJECT_BYTES, NotSigned, SignatureFormat, Signed};
 use weir_upstream::signatures::{SignatureError, gpgv};
 use weir_upstream::{SignedBy, VerifyConfig};
 
-use weir_protocol::name::RepositoryName;
-
-use crate::git::revision::Tip;
+use crate::revision::Tip;
 
 /// The namespace of tags.
 const TAG_PREFIX: &str = "refs/tags/";
 
 /// Why a commit is not published.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum VerifyError {
+pub enum VerifyError {
     /// The policy forbids it, or cannot be evaluated.
     #[error(transparent)]
     Signature(#[from] SignatureError),
     /// An object of the mirror cannot be read.
     #[error("object {object} cannot be read: {cause}")]
-    Unreadable { object: ObjectId, cause: String },
+    Unreadable {
+        /// Its id.
+        object: ObjectId,
+        /// Why.
+        cause: String,
+    },
 }
 
 impl VerifyError {
@@ -51,47 +53,37 @@ impl VerifyError {
     }
 }
 
-/// A repository's policy.
-#[derive(Debug)]
-pub(crate) struct Policy {
-    config: VerifyConfig,
-    repository: RepositoryName,
-    verifications: IntCounterVec,
-}
-
-impl Policy {
-    /// `verifications` counts by repository and result.
-    pub(crate) fn new(config: VerifyConfig, repository: RepositoryName, verifications: IntCounterVec) -> Self {
-        Self { config, repository, verifications }
-    }
-
-    /// A verifier for one resolution of services.
-    pub(crate) fn verifier<'a>(&'a self, repository: &'a gix::Repository, stop: &'a AtomicBool) -> Verifier<'a> {
-        Verifier { policy: self, repository, stop, known: HashMap::new() }
-    }
-}
-
 /// The results by the object of a tip and the name of its ref.
 type Known = HashMap<(ObjectId, Option<String>), Result<(), String>>;
 
 /// Evaluates a policy for one resolution of services, and caches the results.
-pub(crate) struct Verifier<'a> {
-    policy: &'a Policy,
+pub struct Verifier<'a> {
+    policy: &'a VerifyConfig,
     repository: &'a gix::Repository,
+    count: &'a dyn Fn(&str),
     stop: &'a AtomicBool,
     known: Known,
 }
 
-impl Verifier<'_> {
+impl<'a> Verifier<'a> {
+    /// `count` gets each result: `verified`, `refused` or `failed`.
+    pub fn new(
+        policy: &'a VerifyConfig,
+        repository: &'a gix::Repository,
+        count: &'a dyn Fn(&str),
+        stop: &'a AtomicBool,
+    ) -> Self {
+        Self { policy, repository, count, stop, known: HashMap::new() }
+    }
+
     /// Whether a tip may be published. A tip is verified once.
-    pub(crate) fn check(&mut self, tip: &Tip) -> Result<(), VerifyError> {
+    pub fn check(&mut self, tip: &Tip) -> Result<(), VerifyError> {
         let key = (tip.object, tip.reference.clone());
         if let Some(known) = self.known.get(&key) {
             return known.clone().map_err(VerifyError::refused);
         }
         // The configuration is refused without it.
-        let mode =
-            self.policy.config.mode.ok_or_else(|| SignatureError::Unusable("`verify.mode` is missing".to_owned()))?;
+        let mode = self.policy.mode.ok_or_else(|| SignatureError::Unusable("`verify.mode` is missing".to_owned()))?;
         let checked = match mode {
             SignedBy::Commit => self.commit(tip),
             SignedBy::Tag => self.tag(tip),
@@ -108,7 +100,7 @@ impl Verifier<'_> {
             },
         };
         let result = checked.as_ref().map_or_else(VerifyError::as_str, |()| "verified");
-        self.policy.verifications.with_label_values(&[self.policy.repository.as_str(), result]).inc();
+        (self.count)(result);
         match &checked {
             Ok(()) => drop(self.known.insert(key, Ok(()))),
             Err(VerifyError::Signature(SignatureError::Refused(reason))) => {
@@ -152,7 +144,7 @@ impl Verifier<'_> {
     fn signature(&self, what: &str, signed: Result<Signed, NotSigned>) -> Result<(), VerifyError> {
         let Signed { payload, signature, standard } =
             signed.map_err(|error| VerifyError::refused(format!("{what} {error}")))?;
-        let policy = &self.policy.config;
+        let policy = self.policy;
         let (keys, name) = match standard {
             SignatureFormat::Ssh => (&policy.ssh_allowed_signers, "ssh_allowed_signers"),
             SignatureFormat::Pgp => (&policy.pgp_keyring, "pgp_keyring"),

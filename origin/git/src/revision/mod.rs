@@ -1,0 +1,10 @@
+//! Revisions: what is followed in a repository ([`Revision`]), and the commit that it resolves to ([`tip`](tip())).
+
+mod followed;
+mod reachability;
+mod tip;
+
+pub(crate) use followed::{DEFAULT_BRANCH_REF, OWN_REFS, follows};
+pub use followed::{Revision, RevisionParseError, further_refs};
+pub use reachability::{ReachabilityCache, ReachabilityError};
+pub use tip::{RevisionError, Tip, find_commit, resolve, tip};
