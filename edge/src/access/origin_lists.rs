@@ -2,19 +2,18 @@
 //! its keys.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::Context;
 use prometheus::IntGauge;
 use serde_json::value::RawValue;
-use tempfile::NamedTempFile;
 use tokio::sync::watch;
 use weir_protocol::access_list::{AccessList, AccessListError, Fleet};
 use weir_runtime::directory_lock::DirectoryLock;
+use weir_runtime::durable_file;
 use weir_runtime::shutdown::Drain;
 
 /// The back-off after a failed write.
@@ -147,12 +146,7 @@ impl OriginListsFile {
     fn write(&self, origin_lists: &OriginLists) -> io::Result<()> {
         let lists: BTreeMap<&str, Box<RawValue>> =
             origin_lists.lists.iter().map(|(name, list)| (name.as_str(), list.json())).collect();
-        let dir = self.path.parent().unwrap_or(Path::new("."));
-        let mut file = NamedTempFile::new_in(dir)?;
-        file.write_all(&serde_json::to_vec(&lists)?)?;
-        file.as_file().sync_all()?;
-        file.persist(&self.path)?;
-        File::open(dir)?.sync_all()
+        durable_file::replace(&self.path, &serde_json::to_vec(&lists)?)
     }
 }
 

@@ -5,15 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tempfile::NamedTempFile;
 use weir_cache::OriginId;
 use weir_protocol::members::{Member, Members};
 use weir_runtime::directory_lock::DirectoryLock;
+use weir_runtime::durable_file;
 
 use super::FollowerContext;
 use super::follower::Follower;
@@ -65,11 +65,7 @@ impl MembersFile {
     }
 
     fn write(&self, learnt: &Learnt) -> io::Result<()> {
-        let mut file = NamedTempFile::new_in(self.path.parent().unwrap_or(Path::new(".")))?;
-        file.write_all(&serde_json::to_vec(learnt)?)?;
-        // Not durable: what a crash loses is learnt again.
-        file.persist(&self.path)?;
-        Ok(())
+        durable_file::replace(&self.path, &serde_json::to_vec(learnt)?)
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::run::replace;
 use crate::catalog::version;
 use crate::config::{ClusterConfig, Config};
 use crate::record_engine::prove;
+use weir_runtime::durable_file;
 use weir_store::proof::{Proof, ProofError};
 
 /// What was proved by this data directory. A proof takes about 220 requests, so it is not repeated at each start.
@@ -39,7 +39,7 @@ pub(crate) async fn ensure_proved(config: &Config, cluster: &ClusterConfig, data
     let proof = until_answered(async || Box::pin(prove(config)).await).await;
     let Proof { races, writers, .. } = proof.with_context(refused)?;
     tracing::info!(engine = %cluster.engine, races, writers, "the engine can hold the records of several origins");
-    replace(data_dir, FILE, &format!("{engine}\n")).context("data_dir cannot be written")
+    durable_file::replace(&data_dir.join(FILE), format!("{engine}\n").as_bytes()).context("data_dir cannot be written")
 }
 
 /// Checks again while nothing is known. What an engine did wrong, it would do again.

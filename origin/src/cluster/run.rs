@@ -1,9 +1,11 @@
 //! The number of a run, in the data directory. A restarted origin knows by it that the session before has ended, and need
 //! not wait until the other members know.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+
+use weir_runtime::durable_file;
 
 const FILE: &str = "cluster-run";
 
@@ -27,17 +29,8 @@ pub(super) fn begin(data_dir: &Path) -> io::Result<Run> {
         Err(error) => return Err(error),
     };
     let number = fastrand::u64(..);
-    replace(data_dir, FILE, &format!("{number:016x}\n"))?;
+    durable_file::replace(&file, format!("{number:016x}\n").as_bytes())?;
     Ok(Run { number, ended })
-}
-
-/// Replaces a small file, durably.
-pub(super) fn replace(data_dir: &Path, name: &str, text: &str) -> io::Result<()> {
-    let mut new = tempfile::Builder::new().prefix(name).tempfile_in(data_dir)?;
-    new.write_all(text.as_bytes())?;
-    new.as_file().sync_all()?;
-    new.persist(data_dir.join(name)).map_err(|error| error.error)?;
-    File::open(data_dir)?.sync_all()
 }
 
 #[cfg(test)]

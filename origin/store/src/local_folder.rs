@@ -6,7 +6,7 @@
 //! module: existing folders may not be durable yet, and a kill leaves `<name>#<n>` behind.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use object_store::local::LocalFileSystem;
 use weir_protocol::name::RepositoryName;
+use weir_runtime::durable_file::sync_folder;
 
 use super::object_location::{Area, StoredObject};
 
@@ -109,8 +110,4 @@ fn list(folder: &Path, now: SystemTime) -> io::Result<Vec<StoredObject>> {
         }
     }
     Ok(objects)
-}
-
-fn sync_folder(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }

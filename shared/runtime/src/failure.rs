@@ -1,5 +1,6 @@
 //! Reports a fatal error in one line, with the name of the program.
 
+use std::process::ExitCode;
 use std::time::SystemTime;
 
 use serde_json::json;
@@ -18,6 +19,30 @@ pub fn report_in_log(program: &str, error: &anyhow::Error) {
         LogFormat::Text => report(program, error),
         LogFormat::Json => eprintln!("{}", record(program, error, SystemTime::now())),
     }
+}
+
+/// The exit code of invalid configuration, which is reported to a person.
+pub fn invalid(program: &str, error: impl Into<anyhow::Error>) -> ExitCode {
+    report(program, &error.into());
+    ExitCode::from(2)
+}
+
+/// The exit code of invalid configuration, which is reported in the role's log.
+pub fn invalid_in_log(program: &str, error: impl Into<anyhow::Error>) -> ExitCode {
+    report_in_log(program, &error.into());
+    ExitCode::from(2)
+}
+
+/// The exit code of a command. Its error is reported to a person.
+pub fn exit_code(program: &str, done: anyhow::Result<()>) -> ExitCode {
+    let failed = done.inspect_err(|error| report(program, error)).is_err();
+    ExitCode::from(u8::from(failed))
+}
+
+/// The exit code of a role that has ended. Its error is reported in its log.
+pub fn exit_code_in_log(program: &str, done: anyhow::Result<()>) -> ExitCode {
+    let failed = done.inspect_err(|error| report_in_log(program, error)).is_err();
+    ExitCode::from(u8::from(failed))
 }
 
 /// Joins the causes. A cause that the line contains already is left out: many errors include theirs.

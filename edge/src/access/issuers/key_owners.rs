@@ -2,13 +2,12 @@
 //! takes over none of its agents. Pure but for the file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Write;
 use std::path::Path;
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 use weir_protocol::token::VerifyingKey;
+use weir_runtime::durable_file;
 
 use super::entry::IssuerEntry;
 
@@ -55,13 +54,9 @@ impl KeyOwners {
         }
     }
 
-    /// Replaces the file atomically. Blocks.
+    /// Replaces the file atomically and durably. Blocks.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut file = NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+        durable_file::replace(path, &serde_json::to_vec(self)?)
     }
 }
 

@@ -22,6 +22,7 @@ use super::key::KINDS;
 use super::record_file::{decode, encode};
 use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey, Version};
 use weir_model::failpoint;
+use weir_runtime::durable_file::sync_folder;
 
 /// Requests for keys of one group run one at a time.
 const KEY_GROUPS: usize = 64;
@@ -273,8 +274,4 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn sync_folder(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }
