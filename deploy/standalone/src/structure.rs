@@ -51,9 +51,6 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/src/reconcile", &["build", "bundles", "context", "handle", "lfs", "maintenance", "part_sources", "pipeline", "poll", "rebuild", "start", "steps", "worker"], "`impl Worker` in seven files"),
     ("origin/git/src/mirror", &["left_out", "listing", "protocol_session", "refs"], "one listing in four files"),
     ("origin/git/src/tree", &["contents", "walk"], "one walk in two files"),
-    ("origin/store/src", &["metrics", "records"], "the engine is a label"),
-    ("origin/store/src", &["object_writer", "objects"], "one type in two files"),
-    ("origin/store/src/records", &["bucket", "engine", "proof"], "the engine is proved by writing"),
     ("agent/src", &["agent", "observed", "poll", "readiness", "reload", "roster"], "the roster begins polls, which tell it what to begin; it waits for the redesign of the poll layer"),
 ];
 

@@ -11,7 +11,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_source::Candidate;
-use weir_store::{Area, Objects, Version};
+use weir_store::{Area, ObjectWriter, Objects, Version};
 
 use super::attempt::Attempt;
 use super::draft::{Draft, VisibleChange};
@@ -162,7 +162,7 @@ impl Repositories {
     /// A sink for the frames of a build. Garbage collection deletes none of them until it is dropped. Must be called
     /// within the runtime.
     pub(crate) fn begin_attempt(&self, repository: &RepositoryName) -> Attempt {
-        let writer = self.shared.objects.writer(repository, Area::Public);
+        let writer = ObjectWriter::new(&self.shared.objects, repository, Area::Public);
         let protection = Protection::new(self.handle(repository).repository.protected.clone());
         Attempt::new(writer, protection, self.shared.grace_period, self.shared.metrics.clone())
     }

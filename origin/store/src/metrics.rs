@@ -4,7 +4,6 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge};
 use weir_runtime::metric_families;
 
 use super::object_error::ObjectError;
-use super::records::{Listed, PutOutcome, Record, RecordError};
 
 metric_families! {
     /// The families of a store. Clones count together.
@@ -19,7 +18,7 @@ metric_families! {
         corrupt_objects: IntCounter = "weir_origin_store_corrupt_objects_total";
         /// Requests to the record store, the engine of `[cluster]`. `recovered`: the current copy is damaged, and the previous
         /// one was returned.
-        record_requests: IntCounterVec = "weir_origin_record_requests_total" {
+        pub(crate) record_requests: IntCounterVec = "weir_origin_record_requests_total" {
             operation: ["get", "put", "list", "delete"],
             result: ["ok", "absent", "recovered", "damaged", "failed", "done", "conflict", "unknown"]
         };
@@ -47,35 +46,5 @@ impl StoreMetrics {
         if result == "corrupt" {
             self.corrupt_objects.inc();
         }
-    }
-
-    pub(crate) fn record_read(&self, outcome: &Result<Option<Record>, RecordError>) {
-        let result = match outcome {
-            Ok(Some(record)) if record.recovered.is_some() => "recovered",
-            Ok(Some(_)) => "ok",
-            Ok(None) => "absent",
-            Err(RecordError::Damaged { .. }) => "damaged",
-            Err(_) => "failed",
-        };
-        self.record_requests.with_label_values(&["get", result]).inc();
-    }
-
-    pub(crate) fn record_written(&self, outcome: &PutOutcome) {
-        let result = match outcome {
-            PutOutcome::Done(_) => "done",
-            PutOutcome::Conflict => "conflict",
-            PutOutcome::Unknown(_) => "unknown",
-        };
-        self.record_requests.with_label_values(&["put", result]).inc();
-    }
-
-    pub(crate) fn records_listed(&self, outcome: &Result<Vec<Listed>, RecordError>) {
-        let result = if outcome.is_ok() { "ok" } else { "failed" };
-        self.record_requests.with_label_values(&["list", result]).inc();
-    }
-
-    pub(crate) fn record_deleted(&self, outcome: &Result<(), RecordError>) {
-        let result = if outcome.is_ok() { "ok" } else { "failed" };
-        self.record_requests.with_label_values(&["delete", result]).inc();
     }
 }

@@ -35,7 +35,8 @@ struct State {
 
 impl ObjectWriter {
     /// Must be called on the runtime that performs the writes.
-    pub(crate) fn new(objects: Objects, repository: RepositoryName, area: Area) -> Self {
+    pub fn new(objects: &Objects, repository: &RepositoryName, area: Area) -> Self {
+        let (objects, repository) = (objects.clone(), repository.clone());
         let permits = Arc::new(Semaphore::new(WRITES_IN_FLIGHT as usize));
         Self { objects, repository, area, runtime: Handle::current(), permits, state: Arc::default() }
     }

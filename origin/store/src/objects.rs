@@ -26,7 +26,6 @@ use super::local_folder::LocalFolder;
 use super::metrics::StoreMetrics;
 use super::object_error::ObjectError;
 use super::object_location::{Area, ObjectLocation, StoredObject};
-use super::object_writer::ObjectWriter;
 use super::with_causes::with_causes;
 use weir_model::failpoint;
 
@@ -125,11 +124,6 @@ impl Objects {
             Ok(())
         })
         .await
-    }
-
-    /// Stores many objects in parallel: see [`ObjectWriter`].
-    pub fn writer(&self, repository: &RepositoryName, area: Area) -> ObjectWriter {
-        ObjectWriter::new(self.clone(), repository.clone(), area)
     }
 
     /// Reads an object and verifies its digest.

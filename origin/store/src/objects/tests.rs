@@ -10,6 +10,7 @@ use weir_model::{Bounds, ServerClocks};
 use super::faulty::FaultyStore;
 use super::*;
 use crate::config::StoreConfig;
+use crate::object_writer::ObjectWriter;
 
 fn metrics() -> StoreMetrics {
     StoreMetrics::register(&Registry::new()).unwrap()
@@ -171,13 +172,13 @@ async fn a_writer_takes_objects_from_many_threads_and_reports_a_failure() {
         });
         futures_util::future::join_all(threads.collect::<Vec<_>>())
     };
-    let writer = Arc::new(objects.writer(&shop(), Area::Public));
+    let writer = Arc::new(ObjectWriter::new(&objects, &shop(), Area::Public));
     assert!(write(writer.clone()).await.into_iter().all(|thread| thread.unwrap().is_ok()));
     Arc::into_inner(writer).unwrap().finish().await.unwrap();
     assert_eq!(objects.list(&shop(), Area::Public).await.unwrap().len(), 200);
 
     store.fail_puts(true);
-    let writer = Arc::new(objects.writer(&shop(), Area::Public));
+    let writer = Arc::new(ObjectWriter::new(&objects, &shop(), Area::Public));
     assert!(write(writer.clone()).await.into_iter().all(|thread| thread.unwrap().is_err()), "no thread goes on");
     assert!(Arc::into_inner(writer).unwrap().finish().await.is_err());
     assert!(store.puts() < 300, "a build that failed ends early");

@@ -5,8 +5,6 @@
 //! more requests for each write. A damaged record is an error that an operator settles.
 
 #[cfg(all(test, feature = "s3", feature = "azure"))]
-mod flawed_server;
-#[cfg(all(test, feature = "s3", feature = "azure"))]
 mod tests;
 
 use std::sync::Arc;

@@ -139,7 +139,16 @@ impl Records {
     /// [`RecordError::Damaged`] or [`RecordError::Unavailable`].
     pub async fn get(&self, key: &RecordKey) -> Result<Option<Record>, RecordError> {
         let record = self.engine.get(key).await;
-        self.metrics.record_read(&record);
+        self.count(
+            "get",
+            match &record {
+                Ok(Some(record)) if record.recovered.is_some() => "recovered",
+                Ok(Some(_)) => "ok",
+                Ok(None) => "absent",
+                Err(RecordError::Damaged { .. }) => "damaged",
+                Err(_) => "failed",
+            },
+        );
         record
     }
 
@@ -150,7 +159,14 @@ impl Records {
         } else {
             self.engine.put(key, bytes, expect).await
         };
-        self.metrics.record_written(&outcome);
+        self.count(
+            "put",
+            match &outcome {
+                PutOutcome::Done(_) => "done",
+                PutOutcome::Conflict => "conflict",
+                PutOutcome::Unknown(_) => "unknown",
+            },
+        );
         outcome
     }
 
@@ -165,7 +181,7 @@ impl Records {
     /// [`RecordError::Damaged`] or [`RecordError::Unavailable`]. The record may be deleted, or may still be.
     pub async fn delete(&self, key: &RecordKey, version: &Version) -> Result<(), RecordError> {
         let deleted = self.engine.delete(key, version).await;
-        self.metrics.record_deleted(&deleted);
+        self.count("delete", if deleted.is_ok() { "ok" } else { "failed" });
         deleted
     }
 
@@ -183,7 +199,11 @@ impl Records {
     /// [`RecordError::Unavailable`].
     pub async fn list_versions(&self, prefix: &str) -> Result<Vec<Listed>, RecordError> {
         let listed = self.engine.list(prefix).await;
-        self.metrics.records_listed(&listed);
+        self.count("list", if listed.is_ok() { "ok" } else { "failed" });
         listed
+    }
+
+    fn count(&self, operation: &str, result: &str) {
+        self.metrics.record_requests.with_label_values(&[operation, result]).inc();
     }
 }

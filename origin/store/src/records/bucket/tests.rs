@@ -1,5 +1,7 @@
 //! Tests against moto (S3), Azurite (Azure) and servers with flaws.
 
+mod flawed_server;
+
 use std::path::Path as Folder;
 use std::process::Command;
 use std::time::SystemTime;
@@ -8,10 +10,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ring::hmac;
 
+use self::flawed_server::{Flaw, FlawedServer};
 use super::super::contract;
 use super::super::engine::Engine;
 use super::super::proof::{ProofError, prove_engine};
-use super::flawed_server::{Flaw, FlawedServer};
 use super::*;
 use crate::bucket::client::build;
 use crate::bucket::tests::{config, open};
