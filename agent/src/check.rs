@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
+use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
 use weir_runtime::secret_file::mode_warning;
 use weir_runtime::tls::{self, Purpose};
@@ -15,19 +16,10 @@ use weir_runtime::writable_directory;
 use crate::config::Config;
 use crate::verify::read_keys;
 
-/// The results of a check, one sentence each.
-#[derive(Debug, Default)]
-pub struct Findings {
-    /// Errors that prevent the start, or access to an edge.
-    pub errors: Vec<String>,
-    /// Missing files that may be created while the agent runs.
-    pub missing: Vec<String>,
-}
-
 /// Checks the files that a configuration names. Blocks.
 #[must_use]
-pub fn files(config: &Config) -> Findings {
-    let mut found = Findings::default();
+pub fn files(config: &Config) -> FileCheck {
+    let mut found = FileCheck { warnings: warnings(config), ..FileCheck::default() };
     let mut report = |key: &str, error: &dyn Display| found.errors.push(format!("{key}: {error}"));
     // `Config::validate` reports a missing key.
     if !config.ca.as_os_str().is_empty()

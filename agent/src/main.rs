@@ -33,44 +33,26 @@ async fn main() -> ExitCode {
     limit_arenas();
     let config = match args.clone().into_config() {
         Ok(config) => config,
-        Err(error) => {
-            failure::report_in_log(PROGRAM, &error.into());
-            return ExitCode::from(2);
-        }
+        Err(error) => return failure::invalid_in_log(PROGRAM, error),
     };
     if let Err(error) = telemetry::init_logs("info", LogFormat::of_role()) {
-        failure::report_in_log(PROGRAM, &error);
-        return ExitCode::from(2);
+        return failure::invalid_in_log(PROGRAM, error);
     }
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     let result = match args.once {
         true => weir_agent::once(config, args.once_timeout).await.map_err(anyhow::Error::from),
         false => run(config, &args).await,
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            failure::report_in_log(PROGRAM, &error);
-            ExitCode::FAILURE
-        }
-    }
+    failure::exit_code_in_log(PROGRAM, result)
 }
 
 /// Prints every error of a configuration and of the files that it names.
 fn check(args: Args) -> ExitCode {
     let config = match args.settings.merged() {
         Ok(config) => config,
-        Err(error) => {
-            failure::report(PROGRAM, &error.into());
-            return ExitCode::from(2);
-        }
+        Err(error) => return failure::invalid(PROGRAM, error),
     };
-    let invalid = config.validate().err();
-    let found = check::files(&config);
-    let values = invalid.iter().map(ToString::to_string);
-    values.chain(found.missing).chain(found.errors.clone()).for_each(|what| eprintln!("{PROGRAM}: {what}"));
-    check::warnings(&config).iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
-    if invalid.is_some() || !found.errors.is_empty() {
+    if !check::files(&config).report(PROGRAM, config.validate().err()) {
         return ExitCode::from(2);
     }
     println!("configuration ok");
@@ -81,10 +63,7 @@ fn check(args: Args) -> ExitCode {
 async fn examine(args: DoctorArgs) -> ExitCode {
     let config = match args.settings.into_config() {
         Ok(config) => config,
-        Err(error) => {
-            failure::report(PROGRAM, &error.into());
-            return ExitCode::from(2);
-        }
+        Err(error) => return failure::invalid(PROGRAM, error),
     };
     let report = doctor(&config).await;
     match args.json {
@@ -96,16 +75,7 @@ async fn examine(args: DoctorArgs) -> ExitCode {
 
 /// Prints what a command did.
 fn report(result: anyhow::Result<String>) -> ExitCode {
-    match result {
-        Ok(done) => {
-            println!("{done}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            failure::report(PROGRAM, &error);
-            ExitCode::FAILURE
-        }
-    }
+    failure::exit_code(PROGRAM, result.map(|done| println!("{done}")))
 }
 
 async fn run(config: Config, args: &Args) -> anyhow::Result<()> {

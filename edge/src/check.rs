@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::time::SystemTime;
 
 use weir_runtime::access_files::AccessFiles;
+use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
 use weir_runtime::operator_token::OperatorToken;
 use weir_runtime::secret_file::mode_warning;
@@ -15,12 +16,12 @@ use weir_runtime::writable_directory;
 use crate::access;
 use crate::config::Config;
 
-/// The errors of the files that a configuration names, one sentence each. Blocks.
+/// Checks the files that a configuration names. Blocks.
 #[must_use]
-pub fn errors(config: &Config) -> Vec<String> {
+pub fn files(config: &Config) -> FileCheck {
     let now = SystemTime::now();
-    let mut found = Vec::new();
-    let mut report = |table: &str, error: &dyn Display| found.push(format!("{table}: {error}"));
+    let mut found = FileCheck { warnings: warnings(config), ..FileCheck::default() };
+    let mut report = |table: &str, error: &dyn Display| found.errors.push(format!("{table}: {error}"));
     for error in tls::check_pair(&config.tls.certificate, &config.tls.key, Purpose::Server, now) {
         report("[tls]", &error);
     }
@@ -104,7 +105,7 @@ mod tests {
         let found = |change: &dyn Fn(&mut Config)| {
             let mut config = good.clone();
             change(&mut config);
-            errors(&config)
+            files(&config).errors
         };
         assert_eq!(found(&|_| {}), [""; 0]);
         type Change<'a> = &'a dyn Fn(&mut Config);

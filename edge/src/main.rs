@@ -51,34 +51,18 @@ async fn main() -> ExitCode {
     }
     let config = match Config::load(&file) {
         Ok(config) => config,
-        Err(error) => {
-            failure::report_in_log(PROGRAM, &error.into());
-            return ExitCode::from(2);
-        }
+        Err(error) => return failure::invalid_in_log(PROGRAM, error),
     };
-    match run(config, &file).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            failure::report_in_log(PROGRAM, &error);
-            ExitCode::FAILURE
-        }
-    }
+    failure::exit_code_in_log(PROGRAM, run(config, &file).await)
 }
 
 /// Prints every error of a configuration and of the files that it names.
 fn check(file: &Path) -> ExitCode {
     let config = match Config::read(file) {
         Ok(config) => config,
-        Err(error) => {
-            failure::report(PROGRAM, &error.into());
-            return ExitCode::from(2);
-        }
+        Err(error) => return failure::invalid(PROGRAM, error),
     };
-    let mut errors: Vec<String> = config.validate().err().iter().map(ToString::to_string).collect();
-    errors.extend(check::errors(&config));
-    errors.iter().for_each(|error| eprintln!("{PROGRAM}: {error}"));
-    check::warnings(&config).iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
-    if !errors.is_empty() {
+    if !check::files(&config).report(PROGRAM, config.validate().err()) {
         return ExitCode::from(2);
     }
     println!("configuration ok");

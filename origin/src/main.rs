@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
-use weir_origin::config::{Config, FileCheck};
+use weir_origin::config::Config;
 use weir_runtime::arenas::limit_arenas;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
@@ -69,9 +69,7 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Check(arguments)) => return check_command::run(&arguments).await,
-        Some(Command::Keys(arguments)) => {
-            return exit_code(&keys_command::run(arguments));
-        }
+        Some(Command::Keys(arguments)) => return failure::exit_code(PROGRAM, keys_command::run(arguments)),
         Some(Command::Members(arguments)) => return members_command::run(&arguments).await,
         Some(Command::Verify(arguments)) => return verify_command::run(&arguments).await,
         None => {}
@@ -83,50 +81,18 @@ async fn main() -> ExitCode {
     limit_arenas();
     let config = match Config::load(&file) {
         Ok(config) => Config { lower_generations: arguments.lower_generations, ..config },
-        Err(error) => {
-            failure::report_in_log(PROGRAM, &error.into());
-            return ExitCode::from(2);
-        }
+        Err(error) => return failure::invalid_in_log(PROGRAM, error),
     };
-    match run(config, &file).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            failure::report_in_log(PROGRAM, &error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The exit code of a command. Its error is printed.
-fn exit_code(done: &anyhow::Result<()>) -> ExitCode {
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            failure::report(PROGRAM, error);
-            ExitCode::FAILURE
-        }
-    }
+    failure::exit_code_in_log(PROGRAM, run(config, &file).await)
 }
 
 /// Prints all errors, one on each line. Files that may be created later are printed, and are no errors.
 async fn check(file: &Path) -> ExitCode {
     let config = match Config::read(file) {
         Ok(config) => config,
-        Err(error) => {
-            failure::report(PROGRAM, &error.into());
-            return ExitCode::from(2);
-        }
+        Err(error) => return failure::invalid(PROGRAM, error),
     };
-    let invalid = config.validate().err();
-    if let Some(error) = &invalid {
-        eprintln!("{PROGRAM}: {error}");
-    }
-    let FileCheck { errors, missing, warnings } = config.check_files();
-    for line in errors.iter().chain(&missing) {
-        eprintln!("{PROGRAM}: {line}");
-    }
-    warnings.iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
-    if invalid.is_some() || !errors.is_empty() {
+    if !config.check_files().report(PROGRAM, config.validate().err()) {
         return ExitCode::from(2);
     }
     match weir_origin::stored_documents(&config).await {

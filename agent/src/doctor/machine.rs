@@ -25,7 +25,7 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
     for missing in &files.missing {
         findings.warn("configuration", missing, "Put the token there: it is read for each request.");
     }
-    for warning in check::warnings(config) {
+    for warning in &files.warnings {
         findings.warn("configuration", warning, "Take the permissions away from other users.");
     }
     if findings.found.is_empty() {

@@ -92,13 +92,7 @@ fn main() -> ExitCode {
         Command::Certificates(arguments) => write_certificates(&arguments),
         Command::Token { command } => token::run(command),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            failure::report("weir", &error);
-            ExitCode::FAILURE
-        }
-    }
+    failure::exit_code("weir", result)
 }
 
 fn write_certificates(arguments: &CertificatesArguments) -> anyhow::Result<()> {

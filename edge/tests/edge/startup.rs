@@ -36,7 +36,7 @@ async fn an_invalid_configuration_is_refused_with_the_reason() {
 #[tokio::test]
 async fn check_config_finds_the_errors_of_each_table() {
     let site = Site::prepare().await;
-    assert_eq!(weir_edge::check::errors(&site.config), [""; 0]);
+    assert_eq!(weir_edge::check::files(&site.config).errors, [""; 0]);
     let mut config = site.config.clone();
     let file = |name: &str, text: &str| {
         let path = site.pki().join(name);
@@ -48,7 +48,7 @@ async fn check_config_finds_the_errors_of_each_table() {
     config.auth.mode = weir_edge::config::AuthMode::Required;
     config.auth.keys = vec![file("wrong.pub", "no key")];
     config.cache.dir = file("a-file", "").join("cache");
-    let errors = weir_edge::check::errors(&config);
+    let errors = weir_edge::check::files(&config).errors;
     let all = errors.join("\n");
     for named in ["garbage.pem", "nowhere.pem", "wrong.pub", "a-file"] {
         assert!(all.contains(named), "{named}: {all}");
@@ -58,7 +58,7 @@ async fn check_config_finds_the_errors_of_each_table() {
     // Good each by itself, and not together.
     let mut config = site.config.clone();
     config.tls.key = site.pki().join("origin.key");
-    assert_eq!(weir_edge::check::errors(&config).len(), 1);
+    assert_eq!(weir_edge::check::files(&config).errors.len(), 1);
     assert!(weir_edge::start(config).await.is_err());
 }
 
@@ -71,7 +71,7 @@ async fn check_config_finds_expired_certificates_and_read_only_directories() {
     for (write, reason) in writes {
         write(site.pki(), "edge").unwrap();
         write(site.pki(), "edge-client").unwrap();
-        let errors = weir_edge::check::errors(&site.config);
+        let errors = weir_edge::check::files(&site.config).errors;
         assert_eq!(errors.len(), 2, "{errors:?}");
         let files = [("[tls]", "edge.pem"), ("[[origin]]", "edge-client.pem")];
         for (error, (called, file)) in errors.iter().zip(files) {
@@ -87,7 +87,7 @@ async fn check_config_finds_expired_certificates_and_read_only_directories() {
     let Some(_mount) = Mount::tmpfs(&site.pki().join("disk"), "ro") else { return };
     let mut config = site.config.clone();
     config.cache.dir = site.pki().join("disk/cache");
-    let errors = weir_edge::check::errors(&config);
+    let errors = weir_edge::check::files(&config).errors;
     assert!(errors.len() == 1 && errors[0].contains("[cache] dir") && errors[0].contains("Read-only"), "{errors:?}");
 }
 

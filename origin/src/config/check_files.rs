@@ -1,25 +1,30 @@
 //! Checks the files that a configuration names, and collects all errors.
 
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::SystemTime;
+
 use weir_runtime::access_files::AccessFiles;
+use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
-use weir_runtime::tls::{self, TlsError};
+use weir_runtime::tls::{self, Purpose, TlsError};
 use weir_runtime::{key_pair, secret_file, writable_directory};
 use weir_source::PublicKey;
 use weir_upstream::RepositoryConfig;
 
-use super::file_check::FileCheck;
-use super::{Config, EtcdConfig};
+use super::{Config, EtcdConfig, TlsConfig};
 use crate::webhook::Secret;
 
 impl Config {
     /// Reads the files that the configuration names, for `--check-config`. If there are no errors, the origin can start.
     pub fn check_files(&self) -> FileCheck {
         let mut check = FileCheck::default();
-        check.check_tls("[tls]", &self.tls);
+        check_tls("[tls]", &self.tls, &mut check);
         check.record("[cluster] needs another [tls] certificate", self.check_member_certificate().err());
         let of_operators = self.operator.tls(&self.tls);
         if self.operator_listen.is_some() && of_operators != self.tls {
-            check.check_tls("[operator]", &of_operators);
+            check_tls("[operator]", &of_operators, &mut check);
         }
         check.record("[operator]", self.operator.token().err());
         if let Some(dir) = self.operator.secrets_dir.as_ref().filter(|dir| !dir.is_dir()) {
@@ -90,21 +95,39 @@ fn check_repository(repository: &RepositoryConfig, check: &mut FileCheck) {
     let name = &repository.name;
     for (key, file) in repository.files() {
         let what = format!("repository `{name}`: `{key}`");
-        check.check_later_file(&what, file, |contents| (!contents.trim_ascii().is_empty()).then_some(()));
+        check_later_file(&what, file, check, |contents| (!contents.trim_ascii().is_empty()).then_some(()));
     }
-    if let Some(ca) =
-        repository.ca.as_ref().filter(|ca| std::fs::read(ca).is_ok_and(|read| !read.trim_ascii().is_empty()))
-    {
+    if let Some(ca) = repository.ca.as_ref().filter(|ca| fs::read(ca).is_ok_and(|read| !read.trim_ascii().is_empty())) {
         check.record(&format!("repository `{name}`: `ca`"), tls::read_roots(ca).err());
     }
     for file in repository.verify.iter().flat_map(|verify| &verify.cosign_keys) {
-        if let Some(pem) = std::fs::read(file).ok().filter(|pem| !pem.trim_ascii().is_empty()) {
+        if let Some(pem) = fs::read(file).ok().filter(|pem| !pem.trim_ascii().is_empty()) {
             let what = format!("repository `{name}`: `verify.cosign_keys` {}", file.display());
             check.record(&what, PublicKey::from_pem(&pem).err());
         }
     }
     for file in &repository.webhook_secret_files {
         let what = format!("repository `{name}`: `webhook_secret_files`");
-        check.check_later_file(&what, file, |secret| Secret::from_file(secret).map(drop));
+        check_later_file(&what, file, check, |secret| Secret::from_file(secret).map(drop));
+    }
+}
+
+/// Checks a file that is read whenever it is needed.
+fn check_later_file(what: &str, file: &Path, check: &mut FileCheck, is_usable: impl Fn(&[u8]) -> Option<()>) {
+    let shown = file.display();
+    match fs::read(file) {
+        Ok(contents) if is_usable(&contents).is_some() => {}
+        Ok(_) => check.errors.push(format!("{what} {shown} is empty")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            check.missing.push(format!("{what} {shown} does not exist (yet)"));
+        }
+        Err(error) => check.errors.push(format!("{what} {shown}: {error}")),
+    }
+}
+
+fn check_tls(what: &str, TlsConfig { certificate, key, client_ca }: &TlsConfig, check: &mut FileCheck) {
+    let errors = tls::check_pair(certificate, key, Purpose::Server, SystemTime::now());
+    for error in errors.into_iter().chain(tls::read_roots(client_ca).err()) {
+        check.record(what, Some(error));
     }
 }

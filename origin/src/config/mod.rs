@@ -3,7 +3,6 @@
 mod access;
 mod check_files;
 mod cluster;
-mod file_check;
 mod fleet;
 mod limits;
 mod operator;
@@ -27,7 +26,6 @@ use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
 pub use access::AccessConfig;
 pub use cluster::{ClusterConfig, EngineName};
-pub use file_check::FileCheck;
 pub use fleet::{AgentConfig, AssignmentConfig};
 pub(crate) use fleet::{EntryDocument, IssuerDocument};
 pub use limits::LimitsConfig;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use weir_origin::config::FileCheck;
+use weir_runtime::file_check::FileCheck;
 use weir_source::RefText;
 
 use crate::prelude::*;
