@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use tokio::sync::{mpsc, watch};
-use weir_protocol::agent_event::{AgentEvent, AgentEventError, AgentEventKind, HEARTBEAT_SECONDS, MAX_LINE_BYTES};
+use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_LINE_BYTES};
 use weir_protocol::event::{Cursor, EventError, Lines};
 use weir_protocol::name::NodeName;
 use weir_protocol::route::Route;
@@ -56,9 +56,7 @@ enum StreamEnd {
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error(transparent)]
-    Line(#[from] EventError),
-    #[error(transparent)]
-    Event(#[from] AgentEventError),
+    Event(#[from] EventError),
     #[error("the edge closed the stream")]
     Ended,
     #[error("the agent was reconfigured")]

@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
 use crate::batch_poll::{BatchRow, RowState};
 use crate::descriptor::Generation;
 use crate::digest::TarballDigest;
-use crate::event::{Cursor, Upstream};
+use crate::event::{Cursor, EventError, Upstream};
 use crate::name::ServiceName;
 use crate::revision_id::RevisionId;
 
@@ -53,25 +54,6 @@ pub enum AgentEventKind {
     Resync,
 }
 
-/// A line is not an event.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentEventError {
-    /// A bound is exceeded.
-    #[error("an event of an agent's stream is longer than {MAX_LINE_BYTES} bytes or {MAX_SERVICES} services")]
-    TooLong,
-    /// Not JSON, or a field is wrong.
-    #[error("a line of an agent's event stream cannot be read: {0}")]
-    Malformed(#[from] serde_json::Error),
-    /// A required field is missing.
-    #[error("an event `{event}` has no `{field}`")]
-    Missing {
-        /// The kind.
-        event: &'static str,
-        /// The field.
-        field: &'static str,
-    },
-}
-
 /// The fields of a document, by their names on the wire.
 #[derive(Serialize, Deserialize)]
 struct Line<'a> {
@@ -97,8 +79,8 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn row(self, event: &'static str) -> Result<BatchRow, AgentEventError> {
-        let missing = |field| AgentEventError::Missing { event, field };
+    fn row(self, event: &'static str) -> Result<BatchRow, EventError> {
+        let missing = |field| EventError::Missing { event, field };
         let row = BatchRow {
             service: self.service.ok_or(missing("service"))?,
             state: self.state.ok_or(missing("state"))?,
@@ -130,12 +112,12 @@ impl AgentEvent {
     ///
     /// # Errors
     /// It is too long, not JSON, or a field is missing or wrong.
-    pub fn parse(line: &[u8]) -> Result<Option<Self>, AgentEventError> {
+    pub fn parse(line: &[u8]) -> Result<Option<Self>, EventError> {
         if line.len() > MAX_LINE_BYTES {
-            return Err(AgentEventError::TooLong);
+            return Err(EventError::TooLong(MAX_LINE_BYTES));
         }
         let read: Line<'_> = crate::json::from_slice(line)?;
-        let missing = |event, field| AgentEventError::Missing { event, field };
+        let missing = |event, field| EventError::Missing { event, field };
         let cursor = read.cursor.clone();
         let kind = match &*read.event {
             "changed" => AgentEventKind::Changed(read.row("changed")?),
@@ -144,7 +126,7 @@ impl AgentEvent {
             "upstream" => {
                 let services = read.services.ok_or(missing("upstream", "services"))?;
                 if services.len() > MAX_SERVICES {
-                    return Err(AgentEventError::TooLong);
+                    return Err(serde_json::Error::custom(format_args!("more than {MAX_SERVICES} services")).into());
                 }
                 let upstream = read.upstream.ok_or(missing("upstream", "upstream"))?;
                 AgentEventKind::Upstream { services, upstream }
@@ -258,10 +240,11 @@ mod tests {
         }
         let future = br#"{"event":"of the future","cursor":"a","services":["a"],"n":1}"#;
         assert_eq!(AgentEvent::parse(future).unwrap(), None);
-        assert!(matches!(AgentEvent::parse(&vec![b' '; MAX_LINE_BYTES + 1]), Err(AgentEventError::TooLong)));
+        assert!(matches!(AgentEvent::parse(&vec![b' '; MAX_LINE_BYTES + 1]), Err(EventError::TooLong(MAX_LINE_BYTES))));
         let many = upstream(&vec!["a"; MAX_SERVICES + 1], true, 0);
         let line = AgentEvent { cursor: "a".parse().unwrap(), kind: many }.line();
-        assert!(matches!(AgentEvent::parse(&line), Err(AgentEventError::TooLong)));
+        let error = AgentEvent::parse(&line).unwrap_err().to_string();
+        assert!(error.contains("more than 256 services"), "{error}");
         let longest = upstream(&vec!["x".repeat(100).as_str(); MAX_SERVICES], true, 0);
         let line = AgentEvent { cursor: "a".repeat(100).parse().unwrap(), kind: longest }.line();
         assert!(AgentEvent::parse(&line).is_ok());

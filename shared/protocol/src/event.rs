@@ -117,9 +117,9 @@ pub struct Upstream {
 /// A line is not an event.
 #[derive(Debug, thiserror::Error)]
 pub enum EventError {
-    /// A line is longer than [`MAX_LINE_BYTES`].
-    #[error("a line of the event stream is longer than {MAX_LINE_BYTES} bytes")]
-    TooLong,
+    /// A line is longer than this many bytes.
+    #[error("a line of the event stream is longer than {0} bytes")]
+    TooLong(usize),
     /// Not JSON, or a field is wrong.
     #[error("a line of the event stream cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
@@ -191,7 +191,7 @@ impl Event {
     /// It is not JSON, or a field is missing or wrong.
     pub fn parse(line: &Bytes) -> Result<Option<Self>, EventError> {
         if line.len() > MAX_LINE_BYTES {
-            return Err(EventError::TooLong);
+            return Err(EventError::TooLong(MAX_LINE_BYTES));
         }
         let read: Line<'_> = crate::json::from_slice(line)?;
         let missing = |event, field| EventError::Missing { event, field };
@@ -308,11 +308,11 @@ impl Lines {
     pub fn next_line(&mut self) -> Result<Option<Bytes>, EventError> {
         let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
             self.scanned = self.buffer.len();
-            return if self.buffer.len() > self.limit { Err(EventError::TooLong) } else { Ok(None) };
+            return if self.buffer.len() > self.limit { Err(EventError::TooLong(self.limit)) } else { Ok(None) };
         };
         let end = self.scanned + at;
         if end > self.limit {
-            return Err(EventError::TooLong);
+            return Err(EventError::TooLong(self.limit));
         }
         let mut line = self.buffer.split_to(end + 1);
         line.truncate(end);
@@ -405,10 +405,10 @@ mod tests {
         assert!(lines.next_line().unwrap().is_none());
         lines.push(b"\n12345");
         assert_eq!(lines.next_line().unwrap().unwrap(), "1234");
-        assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
+        assert!(matches!(lines.next_line(), Err(EventError::TooLong(_))));
         let mut lines = Lines::with_limit(4);
         lines.push(b"12345\n");
-        assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
+        assert!(matches!(lines.next_line(), Err(EventError::TooLong(_))));
     }
 
     fn any_json() -> impl Strategy<Value = Bytes> {
