@@ -10,8 +10,7 @@ use crate::tarball::with_content;
 
 #[tokio::test]
 async fn a_release_makes_the_agent_ready_and_status_shows_it() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let mut config = world.config(&[edge.url()]);
     config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     config.metrics_by_service = true;
@@ -66,8 +65,7 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
 
 #[tokio::test]
 async fn metrics_have_no_service_label_by_default() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let mut config = world.config(&[edge.url()]);
     config.services[0].exec = Some("true".into());
     config.services.push(ServiceConfig::new(&"bakery".parse().unwrap()));

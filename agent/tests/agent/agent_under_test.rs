@@ -15,6 +15,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
 use crate::edge::{PATIENCE, TestEdge};
+use crate::tarball::with_content;
 
 /// Long enough that no test sees it.
 pub(crate) const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -31,10 +32,23 @@ impl World {
         Self { dir }
     }
 
-    /// An agent that follows an edge, and has this as its first release.
-    pub(crate) async fn following(tarball: Vec<u8>) -> (Self, TestEdge, TarballDigest, Agent) {
+    /// One with an edge that has nothing yet.
+    pub(crate) async fn with_edge() -> (Self, TestEdge) {
         let world = Self::new();
         let edge = world.edge().await;
+        (world, edge)
+    }
+
+    /// One with an edge that has this content of [`shop`].
+    pub(crate) async fn offering(content: &str) -> (Self, TestEdge) {
+        let (world, edge) = Self::with_edge().await;
+        edge.answers.publish(&shop(), with_content(content));
+        (world, edge)
+    }
+
+    /// An agent that follows an edge, and has this as its first release.
+    pub(crate) async fn following(tarball: Vec<u8>) -> (Self, TestEdge, TarballDigest, Agent) {
+        let (world, edge) = Self::with_edge().await;
         let (digest, _) = edge.answers.publish(&shop(), tarball);
         let agent = Agent::with_release(world.config(&[edge.url()])).await;
         (world, edge, digest, agent)

@@ -44,9 +44,7 @@ pub(crate) async fn until_released(running: &Running, service: &ServiceName) {
 
 #[tokio::test]
 async fn services_begin_and_end_with_their_assignment() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     edge.answers.publish(&bakery(), with_content("bread"));
     edge.answers.assign(&[&shop()]);
     let log = world.path().join("hooks");
@@ -96,8 +94,7 @@ async fn services_begin_and_end_with_their_assignment() {
 
 #[tokio::test]
 async fn a_pattern_is_followed_and_allow_limits_it() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let shops: Vec<ServiceName> = ["shop-a", "shop-b", "shop-test"].map(|name| name.parse().unwrap()).into();
     for service in shops.iter().chain([&shop(), &bakery()]) {
         edge.answers.publish(service, with_content(service.as_str()));
@@ -117,9 +114,7 @@ async fn a_pattern_is_followed_and_allow_limits_it() {
 
 #[tokio::test]
 async fn what_is_assigned_outside_allow_is_shown() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[&shop(), &bakery()]);
     let mut config = assigned(&world, &edge);
     config.poll_interval = Duration::from_secs(1);
@@ -142,9 +137,7 @@ async fn what_is_assigned_outside_allow_is_shown() {
 
 #[tokio::test]
 async fn a_directory_is_removed_when_it_was_unassigned_for_long() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[&shop()]);
     let mut config = assigned(&world, &edge);
     config.poll_interval = Duration::from_secs(1);

@@ -29,10 +29,8 @@ async fn until_streams(answers: &Answers, wanted: usize) {
 
 #[tokio::test]
 async fn a_batch_poll_takes_the_place_of_single_ones() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[]);
-    edge.answers.publish(&shop(), with_content("one"));
     let bakery = "bakery".parse().unwrap();
     edge.answers.publish(&bakery, with_content("bread"));
     let mut config = world.config(&[edge.url()]);
@@ -63,10 +61,8 @@ async fn a_batch_poll_takes_the_place_of_single_ones() {
 
 #[tokio::test]
 async fn that_git_is_unreachable_is_seen_without_trust() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[]);
-    edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
     config.spread = Duration::ZERO;
     let mut agent = Agent::with_release(config).await;
@@ -84,8 +80,7 @@ async fn that_git_is_unreachable_is_seen_without_trust() {
 
 #[tokio::test]
 async fn an_unsigned_generation_is_never_the_highest() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.assign(&[]);
     let digest = edge.answers.publish_at(&shop(), with_content("one"), 5);
     let mut config = world.config(&[edge.url()]);
@@ -137,10 +132,8 @@ async fn a_generation_of_the_far_future_is_refused_and_one_on_disk_is_ignored() 
 
 #[tokio::test]
 async fn an_event_is_followed_at_once_and_a_stream_that_ends_is_opened_again() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[]);
-    edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
     config.spread = Duration::ZERO;
     assert_eq!(config.poll_interval, NEVER);
@@ -165,10 +158,8 @@ async fn an_event_is_followed_at_once_and_a_stream_that_ends_is_opened_again() {
 
 #[tokio::test]
 async fn the_stream_is_opened_again_once_a_poll_finds_its_connection_dead() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[]);
-    edge.answers.publish(&shop(), with_content("one"));
     let relay = Relay::start(edge.address).await;
     let mut agent = Agent::with_release(world.config(&[relay.url()])).await;
     until_streams(&edge.answers, 1).await;
@@ -182,9 +173,7 @@ async fn the_stream_is_opened_again_once_a_poll_finds_its_connection_dead() {
 
 #[tokio::test]
 async fn without_batch_polls_each_service_is_polled_by_itself() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let mut config = world.config(&[edge.url()]);
     config.poll_interval = Duration::from_secs(1);
     let mut agent = Agent::with_release(config).await;
@@ -198,10 +187,8 @@ async fn without_batch_polls_each_service_is_polled_by_itself() {
 
 #[tokio::test]
 async fn while_batch_polls_fail_services_are_polled_by_themselves() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[]);
-    edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
     config.poll_interval = Duration::from_secs(1);
     config.spread = Duration::ZERO;
@@ -230,10 +217,8 @@ async fn until_opened(answers: &Answers, wanted: impl Fn(&[Version]) -> bool) {
 
 #[tokio::test]
 async fn an_event_stream_gets_a_new_connection_when_its_own_is_old() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[]);
-    edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
     config.max_connection_age = Duration::from_secs(1);
     config.http = HttpMode::H3;
@@ -244,8 +229,7 @@ async fn an_event_stream_gets_a_new_connection_when_its_own_is_old() {
 
 #[tokio::test]
 async fn an_event_stream_over_http2_goes_to_http3_when_that_works() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let relay = Relay::start(edge.address).await;
     relay.delay_udp(Duration::from_secs(5));
     edge.answers.assign(&[]);

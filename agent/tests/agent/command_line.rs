@@ -6,8 +6,7 @@ use clap::Parser;
 use weir_agent::command_line::Args;
 use weir_agent::config::{HttpMode, ServiceList};
 
-use crate::agent_under_test::{World, shop};
-use crate::tarball::with_content;
+use crate::agent_under_test::World;
 
 fn agent() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
@@ -124,9 +123,7 @@ fn check_config_reports_every_error() {
 
 #[tokio::test]
 async fn the_file_is_named_before_or_after_a_command() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let file = world.path().join("agent.toml");
     let (url, root) = (edge.url(), world.path().join("root"));
     std::fs::write(
@@ -159,9 +156,7 @@ async fn the_file_is_named_before_or_after_a_command() {
 
 #[tokio::test]
 async fn once_reports_its_error() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let run = async |service: &str| {
         let mut command = agent();
         command.args(["--edge", &edge.url(), "--service", service, "--once"]);
@@ -181,9 +176,7 @@ async fn once_reports_its_error() {
 
 #[tokio::test]
 async fn sigterm_drains_the_agent() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let mut command = agent();
     command.args(["--edge", &edge.url(), "--service", "shop"]).stderr(std::process::Stdio::null());
     command.arg("--ca").arg(world.path().join("ca.pem")).arg("--root").arg(world.path().join("root"));

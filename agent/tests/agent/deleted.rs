@@ -27,8 +27,7 @@ async fn running(world: &World, edge: &TestEdge, poll_interval: Duration) -> Age
 
 #[tokio::test]
 async fn what_is_deleted_is_back_at_the_next_poll() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let mut agent = running(&world, &edge, NEVER).await;
     let mut version = "one".to_owned();
     for name in [
@@ -78,8 +77,7 @@ async fn what_is_deleted_is_back_at_the_next_poll() {
 
 #[tokio::test]
 async fn a_batch_poll_notices_it_too() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.assign(&[]);
     let mut agent = running(&world, &edge, Duration::from_secs(1)).await;
     agent.until("it was confirmed", |status| status.unchanged > 0).await;

@@ -63,8 +63,7 @@ fn results(agent: &Agent) -> [f64; 3] {
 
 /// An agent whose release is the tarball `old`.
 async fn with_release(old: &[u8]) -> (World, TestEdge, Agent) {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.publish(&shop(), old.to_vec());
     let mut config = world.config(&[edge.url()]);
     config.max_tarball_bytes = ByteSize::mib(32);

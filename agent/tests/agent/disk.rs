@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::agent_under_test::{Agent, World, shop};
-use crate::tarball::{Tarball, with_content};
+use crate::tarball::Tarball;
 
 fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
@@ -13,8 +13,7 @@ fn mode(path: &Path) -> u32 {
 
 #[tokio::test]
 async fn the_group_may_write_if_it_is_told_so() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let tar = || Tarball::new().executable("run", "").file("dir/file", "1").finish();
     edge.answers.publish(&shop(), tar());
     let mut config = world.config(&[edge.url()]);
@@ -46,8 +45,7 @@ async fn the_group_may_write_if_it_is_told_so() {
 
 #[tokio::test]
 async fn the_umask_of_the_agent_holds_for_its_releases() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.publish(&shop(), Tarball::new().executable("run", "").file("dir/file", "1").finish());
     let mut command = Command::new("sh");
     command.args(["-c", "umask 077 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weir-agent")]);
@@ -69,9 +67,7 @@ async fn the_umask_of_the_agent_holds_for_its_releases() {
 /// In a mount namespace in which all but the root of the agent is read-only.
 #[tokio::test]
 async fn only_the_root_of_the_agent_is_written() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let root = world.path().join("root");
     std::fs::create_dir(&root).unwrap();
     let script = "mount --make-rprivate / && mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro / \

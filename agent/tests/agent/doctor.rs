@@ -23,9 +23,7 @@ fn of<'f>(found: &'f [(&'static str, Verdict, String)], check: &str) -> &'f (&'s
 
 #[tokio::test]
 async fn a_good_edge_is_ok_in_every_line() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let mut config = world.config(&[edge.url()]);
     let found = findings(&config).await;
     let checks: Vec<_> = found.iter().map(|(check, ..)| *check).collect();
@@ -49,8 +47,7 @@ async fn a_good_edge_is_ok_in_every_line() {
 
 #[tokio::test]
 async fn what_an_edge_offers_is_counted() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let bakery = "bakery".parse().unwrap();
     edge.answers.publish(&shop(), with_content("one"));
     edge.answers.publish(&bakery, with_content("bread"));
@@ -81,9 +78,7 @@ async fn what_an_edge_offers_is_counted() {
 
 #[tokio::test]
 async fn each_obstacle_is_named_with_what_to_do() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     // Nothing listens.
     let found = findings(&world.config(&["https://127.0.0.1:1".to_owned()])).await;
     assert_eq!(of(&found, "tcp").1, Verdict::Fail);
@@ -125,9 +120,7 @@ async fn each_obstacle_is_named_with_what_to_do() {
 
 #[tokio::test]
 async fn the_command_prints_lines_or_json_and_has_an_exit_code() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let run = async |url: &str, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
         command.env_clear().args(["doctor", "--edge", url, "--service", "shop"]).args(more);

@@ -69,8 +69,7 @@ async fn an_edge_with_a_certificate_of_another_authority_is_rejected() {
 
 #[tokio::test]
 async fn the_problem_document_of_the_edge_is_reported() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let mut agent = Agent::start(world.config(&[edge.url()])).await;
     agent.until("the first poll has ended", |status| status.polls > 0).await;
     edge.answers.fail_always(Fault::Problem(503, "The clone\nis at 40 %.".to_owned()));

@@ -23,8 +23,7 @@ fn lines(path: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn exec_runs_in_the_new_release_with_the_previous_digest() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let log = world.path().join("log");
     let exec = format!(
         "echo \"$WEIR_SERVICE $WEIR_DIGEST $WEIR_COMMIT $WEIR_REVISION [$WEIR_PREVIOUS_DIGEST] $(cat content) $PWD \
@@ -103,8 +102,7 @@ async fn a_revision_that_is_no_commit_is_unpacked_and_its_version_is_passed_on()
 
 #[tokio::test]
 async fn a_failed_exec_is_retried_for_the_newest_release() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let (log, gate) = (world.path().join("log"), world.path().join("gate"));
     let exec = format!(
         "cat content >> {}; echo >> {}; echo no gate >&2; test -e {}",
@@ -131,8 +129,7 @@ async fn a_failed_exec_is_retried_for_the_newest_release() {
 
 #[tokio::test]
 async fn a_late_notification_does_not_end_the_back_off() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let log = world.path().join("log");
     // Seconds of the monotonic clock, to a hundredth.
     let exec = format!("cut -d' ' -f1 /proc/uptime >> {}; exit 1", log.display());
@@ -147,8 +144,7 @@ async fn a_late_notification_does_not_end_the_back_off() {
 
 #[tokio::test]
 async fn a_failed_exec_is_retried_after_a_restart() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let log = world.path().join("log");
     edge.answers.publish(&shop(), with_content("1"));
     let mut agent = Agent::start(with_exec(&world, &edge, "exit 3")).await;
@@ -166,9 +162,7 @@ async fn a_failed_exec_is_retried_after_a_restart() {
 
 #[tokio::test]
 async fn a_hook_that_waits_for_the_first_poll_is_pending() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("1"));
+    let (world, edge) = World::offering("1").await;
     let mut agent = Agent::start(with_exec(&world, &edge, "exit 3")).await;
     agent.until("exec has failed", |status| status.hook_failures > 0).await;
     agent.stop().await;
@@ -184,8 +178,7 @@ async fn a_hook_that_waits_for_the_first_poll_is_pending() {
 
 #[tokio::test]
 async fn a_timeout_kills_the_whole_process_group() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let pids = world.path().join("pids");
     // A child that holds the output open and would go on for long after its parent.
     let exec = format!("sleep 1000 & echo $! >> {}; echo $$ >> {}; wait", pids.display(), pids.display());
@@ -215,8 +208,7 @@ fn is_alive(pid: &str) -> bool {
 
 #[tokio::test]
 async fn a_drain_waits_for_exec() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let (begun, go, done) = (world.path().join("begun"), world.path().join("go"), world.path().join("done"));
     let exec = format!(
         "touch {}; while ! test -e {}; do sleep 0.05; done; touch {}",
@@ -241,8 +233,7 @@ async fn a_drain_waits_for_exec() {
 
 #[tokio::test]
 async fn exec_runs_again_if_its_result_was_not_recorded() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let log = world.path().join("log");
     // While it runs for the first time the state becomes one that cannot be written.
     let exec = format!("echo >> {0}; test $(wc -l < {0}) -gt 1 || mkdir ../../.state.new", log.display());

@@ -39,8 +39,7 @@ async fn the_first_release_and_the_following_ones_are_switched_to() {
 
 #[tokio::test]
 async fn the_same_content_under_a_new_commit_is_no_switch() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let tar = with_content("same");
     edge.answers.publish(&shop(), tar.clone());
     let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
@@ -55,8 +54,7 @@ async fn the_same_content_under_a_new_commit_is_no_switch() {
 
 #[tokio::test]
 async fn every_type_of_entry_has_its_exact_mode() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
     let tar = Tarball::new()
         .file("empty", "")
@@ -95,8 +93,7 @@ async fn every_type_of_entry_has_its_exact_mode() {
 
 #[tokio::test]
 async fn a_path_longer_than_path_max_is_unpacked() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let deep = vec!["x".repeat(200); 40].join("/");
     edge.answers.publish(&shop(), Tarball::new().file(format!("{deep}/file"), "deep").finish());
     let mut config = world.config(&[edge.url()]);

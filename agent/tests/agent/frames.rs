@@ -35,8 +35,7 @@ fn version(number: u8, changed: &[usize]) -> Vec<u8> {
 
 /// An agent that has version 0.
 async fn with_release() -> (World, TestEdge, Agent) {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.cut_frames(FRAME_BYTES);
     edge.answers.publish(&shop(), version(0, &[]));
     let agent = Agent::with_release(world.config(&[edge.url()])).await;
@@ -125,8 +124,7 @@ async fn only_the_missing_frames_are_fetched() {
 
 #[tokio::test]
 async fn a_delta_is_preferred() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.cut_frames(FRAME_BYTES);
     let (old, new) = (version(0, &[]), version(1, &(0..20).collect::<Vec<_>>()));
     edge.answers.publish(&shop(), old.clone());
@@ -143,8 +141,7 @@ async fn a_delta_is_preferred() {
 
 #[tokio::test]
 async fn an_edge_without_manifests_sends_the_whole_tarball() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.publish(&shop(), version(0, &[]));
     let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
     edge.answers.forget();
@@ -379,8 +376,7 @@ async fn a_range_that_stalls_over_http3_is_continued_over_http2() {
 
 #[tokio::test]
 async fn the_manifest_of_the_release_in_force_stays_when_a_check_refuses_the_next_one() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.cut_frames(FRAME_BYTES);
     edge.answers.publish(&shop(), version(0, &[]));
     let mut config = world.config(&[edge.url()]);

@@ -28,8 +28,7 @@ fn lines(path: &std::path::Path) -> Vec<String> {
 
 #[tokio::test]
 async fn a_check_vetoes_a_switch_and_is_retried_without_a_download() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let (log, gate) = (world.path().join("log"), world.path().join("gate"));
     let (one, _) = edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
@@ -117,9 +116,7 @@ async fn an_edge_that_lags_clears_no_veto() {
 
 #[tokio::test]
 async fn a_refused_release_gives_way_to_the_next_one() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("bad"));
+    let (world, edge) = World::offering("bad").await;
     let mut config = world.config(&[edge.url()]);
     config.services[0].check = Some("! grep -q bad content".into());
     let mut agent = Agent::start(config.clone()).await;
@@ -143,8 +140,7 @@ async fn a_refused_release_gives_way_to_the_next_one() {
 
 #[tokio::test]
 async fn a_drain_ends_a_check_and_nothing_is_switched() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let begun = world.path().join("begun");
     edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
@@ -166,8 +162,7 @@ async fn a_drain_ends_a_check_and_nothing_is_switched() {
 
 #[tokio::test]
 async fn a_program_without_a_shell_gets_the_changed_paths() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let log = world.path().join("log");
     let script = world.path().join("program");
     std::fs::write(&script, "#!/bin/sh\ntest \"$2\" = 'a b' || exit 9\nsort \"$WEIR_CHANGES\" > \"$1\"\n").unwrap();
@@ -192,8 +187,7 @@ async fn a_program_without_a_shell_gets_the_changed_paths() {
 
 #[tokio::test]
 async fn changes_are_those_since_the_last_success() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let log = world.path().join("log");
     let mut config = world.config(&[edge.url()]);
     config.keep_releases = 1;
@@ -219,8 +213,7 @@ async fn changes_are_those_since_the_last_success() {
 
 #[tokio::test]
 async fn a_file_is_touched_and_a_process_gets_a_signal() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let (touched, pid_file) = (world.path().join("touched"), world.path().join("pid"));
     edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
@@ -244,9 +237,7 @@ async fn a_file_is_touched_and_a_process_gets_a_signal() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hooks_that_hang_end_and_stop_nothing_else() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let pipe = world.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     // It accepts connections, and answers nothing.

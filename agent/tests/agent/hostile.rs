@@ -8,9 +8,7 @@ use crate::tarball::{Tarball, with_content};
 
 /// The agent refuses a tarball, keeps what it has, and leaves nothing behind; and goes on.
 async fn is_refused(tars: Vec<(&str, Vec<u8>)>) {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("good"));
+    let (world, edge) = World::offering("good").await;
     let mut config = world.config(&[edge.url()]);
     config.max_files = 100;
     config.max_tarball_bytes = ByteSize::mib(1);
@@ -85,8 +83,7 @@ async fn a_decompression_bomb_stops_at_the_limit() {
 
 #[tokio::test]
 async fn implied_directories_count_towards_max_files() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let mut config = world.config(&[edge.url()]);
     config.max_files = 100;
     let tree = |depth: usize| {
@@ -104,8 +101,7 @@ async fn implied_directories_count_towards_max_files() {
 
 #[tokio::test]
 async fn a_refused_tarball_is_not_fetched_at_each_poll() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let evil = Tarball::new().file("../evil", "x").finish();
     edge.answers.publish(&shop(), evil);
     let mut agent = Agent::start(world.config(&[edge.url()])).await;

@@ -188,8 +188,7 @@ async fn assert_degraded(agent: &Agent, what: &str, reason: &str) {
 
 /// An agent that has "one", signed as generation 5, and a freshness statement that is this old.
 async fn proved(keys: &Keys, seconds_ago: u64) -> (World, Answers, Agent) {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     // It knows the agent: there are batch polls, and events.
     edge.answers.assign(&[]);
     edge.answers.publish_at(&shop(), with_content("one"), 5);

@@ -22,8 +22,7 @@ async fn until_message(answers: &Answers, known: usize, what: &str, is_it: impl 
 
 #[tokio::test]
 async fn what_an_agent_runs_is_sent_as_it_changes() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.assign(&[]);
     let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
     let bakery: ServiceName = "bakery".parse().unwrap();
@@ -64,8 +63,7 @@ async fn what_an_agent_runs_is_sent_as_it_changes() {
 
 #[tokio::test]
 async fn an_edge_that_lacks_something_gets_all_rows() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.begin_instance("one");
     edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
@@ -96,9 +94,7 @@ async fn an_edge_that_lacks_something_gets_all_rows() {
 
 #[tokio::test]
 async fn a_change_waits_for_an_edge_without_room() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     for status in [429, 404] {
         edge.answers.answer_observed(status);
     }
@@ -117,8 +113,7 @@ async fn an_agent_with_ten_thousand_services_tells_of_all() {
         eprintln!("SKIPPED: ten thousand directories take a minute; WEIR_NIGHTLY=1 runs it");
         return;
     }
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let services: Vec<ServiceName> = (0..10_000).map(|n| format!("service-{n:0>60}").parse().unwrap()).collect();
     edge.answers.assign(&services.iter().collect::<Vec<_>>());
     let mut config = world.config(&[edge.url()]);

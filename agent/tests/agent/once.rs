@@ -13,9 +13,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn once_ends_after_the_release_and_its_exec() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     // What passes is waited for.
     edge.answers.fail([Fault::Status(503, None)]);
     let mut config = world.config(&[edge.url()]);
@@ -36,8 +34,7 @@ async fn once_ends_after_the_release_and_its_exec() {
 
 #[tokio::test]
 async fn exec_never_runs_for_a_release_that_no_edge_has_confirmed() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let log = world.path().join("log");
     edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
@@ -59,8 +56,7 @@ async fn exec_never_runs_for_a_release_that_no_edge_has_confirmed() {
 
 #[tokio::test]
 async fn once_fails_with_the_reason() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let config = world.config(&[edge.url()]);
     let reason = |result: Result<(), weir_agent::OnceError>| result.expect_err("it fails").to_string();
     let unknown = reason(once(config.clone(), LONG).await);
@@ -84,8 +80,7 @@ async fn once_fails_with_the_reason() {
 
 #[tokio::test]
 async fn a_service_that_fails_for_good_does_not_wait_for_another() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let bakery = "bakery".parse().unwrap();
     edge.answers.fail_service(&bakery, Fault::Status(503, None));
     let mut config = world.config(&[edge.url()]);

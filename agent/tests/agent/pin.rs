@@ -166,8 +166,7 @@ async fn a_pinned_release_is_compared_and_repaired() {
 
 #[tokio::test]
 async fn a_rollback_waits_for_neither_a_download_nor_a_check() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let begun = world.path().join("begun");
     let mut config = world.config(&[edge.url()]);
     config.idle_timeout = crate::agent_under_test::NEVER;

@@ -34,8 +34,7 @@ type Damage = fn(&Path);
 
 #[tokio::test]
 async fn a_modified_release_is_replaced_and_exec_runs_again() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let (digest, _) = edge.answers.publish(&shop(), tree());
     let mut config = world.config(&[edge.url()]);
     config.services[0].exec = Some("true".into());

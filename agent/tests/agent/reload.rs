@@ -73,8 +73,7 @@ async fn a_changed_authority_is_read_without_a_signal() {
 
 #[tokio::test]
 async fn a_reload_begins_and_ends_services_and_changes_their_hooks() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let [bakery, pantry]: [ServiceName; 2] = ["bakery", "pantry"].map(|name| name.parse().unwrap());
     for service in [&shop(), &bakery, &pantry] {
         edge.answers.publish(service, with_content("one"));
@@ -122,8 +121,7 @@ async fn a_reload_begins_and_ends_services_and_changes_their_hooks() {
 
 #[tokio::test]
 async fn a_reload_changes_what_edges_are_asked_for() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let [a, b]: [ServiceName; 2] = ["shop-a", "shop-b"].map(|name| name.parse().unwrap());
     for service in [&shop(), &a, &b] {
         edge.answers.publish(service, with_content("one"));

@@ -3,15 +3,12 @@
 use http::Version;
 use weir_agent::config::HttpMode;
 
-use crate::agent_under_test::{Agent, World, shop};
+use crate::agent_under_test::{Agent, World};
 use crate::edge::Fault;
-use crate::tarball::with_content;
 
 #[tokio::test]
 async fn each_request_has_the_current_token_of_the_file() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let file = world.path().join("token");
     std::fs::write(&file, "first.token.x\n").unwrap();
     let mut config = world.config(&[edge.url()]);
@@ -39,9 +36,7 @@ async fn each_request_has_the_current_token_of_the_file() {
 
 #[tokio::test]
 async fn a_401_is_reported_with_its_detail_and_advice() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let file = world.path().join("token");
     std::fs::write(&file, "secret.token.x\n").unwrap();
     let mut config = world.config(&[edge.url()]);

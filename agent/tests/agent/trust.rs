@@ -38,8 +38,7 @@ pub(crate) fn trusting(world: &World, edges: &[String], keys: &[&SigningKey]) ->
 
 /// An agent that has "one", signed as generation 5.
 async fn with_signed_release(keys: &[SigningKey]) -> (World, TestEdge, Agent) {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.publish_at(&shop(), with_content("one"), 5);
     edge.answers.sign(&shop(), keys);
     let config = trusting(&world, &[edge.url()], &keys.iter().collect::<Vec<_>>());
@@ -162,8 +161,7 @@ async fn a_changed_file_of_keys_applies_without_a_signal() {
 
 #[tokio::test]
 async fn a_service_that_no_entry_names_and_a_file_without_keys_are_refused() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let mut config = trusting(&world, &[edge.url()], &[&key()]);
     config.trust[0].services = "bank-*".parse().unwrap();
     let error = config.validate().unwrap_err().to_string();

@@ -13,8 +13,7 @@ use crate::tarball::{Tarball, with_content};
 
 #[tokio::test]
 async fn http2_is_used_while_udp_is_blocked_from_the_start() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let relay = Relay::start(edge.address).await;
     relay.open_udp(false);
     edge.answers.publish(&shop(), with_content("one"));
@@ -38,8 +37,7 @@ async fn http2_is_used_while_udp_is_blocked_from_the_start() {
 
 #[tokio::test]
 async fn http2_is_used_when_udp_fails_under_a_connection() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let relay = Relay::start(edge.address).await;
     edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[relay.url()]);
@@ -63,9 +61,7 @@ async fn http2_is_used_when_udp_fails_under_a_connection() {
 
 #[tokio::test]
 async fn a_body_that_stalls_over_http3_is_fetched_over_http2() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
     agent.until_http3().await;
     edge.answers.forget();
@@ -83,9 +79,7 @@ async fn a_body_that_stalls_over_http3_is_fetched_over_http2() {
 
 #[tokio::test]
 async fn a_configured_http_version_is_the_only_one_used() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     for (mode, protocol, version) in
         [(HttpMode::H2, Protocol::H2, Version::HTTP_3), (HttpMode::H3, Protocol::H3, Version::HTTP_2)]
     {
@@ -119,8 +113,7 @@ async fn a_restarted_edge_is_reached_over_http3_again() {
 
 #[tokio::test]
 async fn http2_is_used_when_udp_fails_during_a_download() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let relay = Relay::start(edge.address).await;
     edge.answers.publish(&shop(), with_content("one"));
     let mut agent = Agent::with_release(world.config(&[relay.url()])).await;
@@ -141,9 +134,7 @@ async fn http2_is_used_when_udp_fails_during_a_download() {
 
 #[tokio::test]
 async fn a_slow_edge_does_not_mark_udp_as_blocked() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
+    let (world, edge) = World::offering("one").await;
     let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
     agent.until_http3().await;
     // Longer than UDP may be silent, twice.
@@ -171,8 +162,7 @@ async fn a_slow_edge_does_not_mark_udp_as_blocked() {
 
 #[tokio::test]
 async fn requests_do_not_wait_for_a_slow_handshake_and_use_http3_after_it() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     let relay = Relay::start(edge.address).await;
     relay.delay_udp(Duration::from_secs(1));
     edge.answers.publish(&shop(), with_content("one"));

@@ -48,8 +48,7 @@ async fn repeatedly_wrong_bytes_change_nothing() {
 
 #[tokio::test]
 async fn an_older_generation_is_rejected_also_after_a_restart() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.publish_at(&shop(), with_content("old"), 5);
     let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
     edge.answers.publish_at(&shop(), with_content("new"), 7);
@@ -76,8 +75,7 @@ async fn an_older_generation_is_rejected_also_after_a_restart() {
 
 #[tokio::test]
 async fn retry_after_of_an_edge_is_respected() {
-    let world = World::new();
-    let edge = world.edge().await;
+    let (world, edge) = World::with_edge().await;
     edge.answers.fail_always(Fault::Status(503, Some(600)));
     let mut agent = Agent::start(world.config(&[edge.url()])).await;
     let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
