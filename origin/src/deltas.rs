@@ -27,7 +27,8 @@ const MIN_BODY_BYTES: u64 = 16 << 10;
 const MAX_PUBLISHING: usize = 8;
 
 /// Why there is no delta.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 enum DeltaError {
     /// A tar is above the limit.
     #[error("the tar is too large")]
@@ -49,17 +50,6 @@ enum DeltaError {
 impl DeltaError {
     fn failed(error: impl std::fmt::Display) -> Self {
         Self::Failed(error.to_string())
-    }
-
-    /// The value of the metric's label.
-    fn as_str(&self) -> &'static str {
-        match self {
-            Self::TarTooLarge => "tar_too_large",
-            Self::Small => "small",
-            Self::DeltaTooLarge => "delta_too_large",
-            Self::Superseded => "superseded",
-            Self::Failed(_) => "failed",
-        }
     }
 }
 
@@ -152,7 +142,7 @@ impl DeltaMaker {
     }
 
     fn count(&self, service: &Service, deltas: usize, error: &DeltaError) {
-        self.metrics.deltas.with_label_values(&[error.as_str()]).inc_by(deltas as u64);
+        self.metrics.deltas.with_label_values(&[error.into_str()]).inc_by(deltas as u64);
         match error {
             DeltaError::Failed(_) => tracing::warn!(service = %service.name, %error, "a delta cannot be made"),
             _ => tracing::debug!(service = %service.name, %error, "a delta was skipped"),

@@ -114,7 +114,7 @@ impl Observer {
         };
         let json = serde_json::to_vec(&message).expect("plain data");
         let outcome = self.post(edge, json).await;
-        self.metrics.observed(outcome.as_str());
+        self.metrics.observed(outcome.into_str());
         self.outbox.ended(part, outcome, Instant::now(), fastrand::f64());
     }
 

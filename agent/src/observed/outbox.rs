@@ -37,7 +37,7 @@ enum Stage {
 
 /// A part of what the edge lacks.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct MessagePart {
     pub(super) full: bool,
     pub(super) more: bool,
     pub(super) rows: Vec<Row>,
@@ -45,7 +45,8 @@ pub(super) struct Part {
 }
 
 /// What came of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum Outcome {
     /// This run of the edge has it, as far as it says which it is.
     Accepted(Option<HeaderValue>),
@@ -56,20 +57,8 @@ pub(super) enum Outcome {
     /// The edge has no such request, or does not know who sends.
     Unavailable,
     /// Perhaps the edge has it.
+    #[strum(serialize = "error")]
     Failed,
-}
-
-impl Outcome {
-    /// The value of a metric's label.
-    pub(super) fn as_str(&self) -> &'static str {
-        match self {
-            Self::Accepted(_) => "accepted",
-            Self::Resync => "resync",
-            Self::Deferred(_) => "deferred",
-            Self::Unavailable => "unavailable",
-            Self::Failed => "error",
-        }
-    }
 }
 
 /// The rows, and what the edge in use lacks of them.
@@ -144,12 +133,12 @@ impl Outbox {
     }
 
     /// The next message, with its number.
-    pub(super) fn next(&mut self) -> (u64, Part) {
+    pub(super) fn next(&mut self) -> (u64, MessagePart) {
         let full = self.stage == Stage::Full;
         if full {
             self.unsent = self.rows.keys().cloned().collect();
         }
-        let mut part = Part { full, ..Part::default() };
+        let mut part = MessagePart { full, ..MessagePart::default() };
         let mut bytes = 0;
         while let Some(service) = self.unsent.pop_first() {
             let row = self.rows.get(&service);
@@ -168,7 +157,7 @@ impl Outbox {
     }
 
     /// Takes in what came of a message.
-    pub(super) fn ended(&mut self, part: Part, outcome: Outcome, now: Instant, random: f64) {
+    pub(super) fn ended(&mut self, part: MessagePart, outcome: Outcome, now: Instant, random: f64) {
         if let Outcome::Accepted(instance) = outcome {
             self.seq += 1;
             self.stage = if part.more { Stage::Rest } else { Stage::Changes };

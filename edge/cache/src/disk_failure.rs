@@ -11,7 +11,8 @@ use crate::clock::{AtomicMoment, Moment};
 const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Why the disk rejects an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum DiskFailure {
     NoSpace,
     ReadOnly,
@@ -22,15 +23,6 @@ pub(crate) enum DiskFailure {
 }
 
 impl DiskFailure {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            DiskFailure::NoSpace => "no_space",
-            DiskFailure::ReadOnly => "read_only",
-            DiskFailure::TooManyFiles => "too_many_files",
-            DiskFailure::Failed => "failed",
-        }
-    }
-
     pub(super) fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
             Some(Errno::NOSPC | Errno::DQUOT) => DiskFailure::NoSpace,

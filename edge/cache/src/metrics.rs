@@ -114,7 +114,7 @@ pub(crate) enum NotStored {
 impl NotStored {
     fn as_str(self) -> &'static str {
         match self {
-            Self::Disk(failure) => failure.as_str(),
+            Self::Disk(failure) => failure.into_str(),
             Self::Paused => "paused",
             Self::TooLarge => "too_large",
             Self::QueueFull => "queue_full",
@@ -123,7 +123,8 @@ impl NotStored {
 }
 
 /// Why an object was dropped from the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum RemovalReason {
     /// Room was needed.
     Size,
@@ -133,17 +134,6 @@ pub(crate) enum RemovalReason {
     Vanished,
     /// An operator wanted it.
     Purged,
-}
-
-impl RemovalReason {
-    fn as_str(self) -> &'static str {
-        match self {
-            RemovalReason::Size => "size",
-            RemovalReason::Corrupt => "corrupt",
-            RemovalReason::Vanished => "vanished",
-            RemovalReason::Purged => "purged",
-        }
-    }
 }
 
 impl CacheMetrics {
@@ -161,8 +151,8 @@ impl CacheMetrics {
     }
 
     pub(super) fn dropped(&self, why: RemovalReason, bytes: u64) {
-        self.evictions.with_label_values(&[why.as_str()]).inc();
-        self.evicted_bytes.with_label_values(&[why.as_str()]).inc_by(bytes);
+        self.evictions.with_label_values(&[why.into_str()]).inc();
+        self.evicted_bytes.with_label_values(&[why.into_str()]).inc_by(bytes);
     }
 
     /// An object was evicted, so long after it was stored in this tier.

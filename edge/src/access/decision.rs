@@ -66,7 +66,7 @@ impl AccessDecision {
             AccessDecision::Allowed(AuthMethod::Token) => "token",
             AccessDecision::Allowed(AuthMethod::Certificate) => "certificate",
             AccessDecision::OutOfScope => "out_of_scope",
-            AccessDecision::Unauthorized(refusal) => refusal.as_str(),
+            AccessDecision::Unauthorized(refusal) => refusal.into_str(),
         }
     }
 }

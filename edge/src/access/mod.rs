@@ -263,7 +263,7 @@ impl Access {
             if let Some(name) = refused::claimed_name(headers, peer) {
                 self.inner.refused.record(name, refusal, SystemTime::now());
             }
-            tracing::debug!(address = %peer.address, reason = refusal.as_str(), "a client was rejected");
+            tracing::debug!(address = %peer.address, reason = refusal.into_str(), "a client was rejected");
         }
     }
 

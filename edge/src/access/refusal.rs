@@ -1,7 +1,8 @@
 //! Why a client is not authenticated.
 
 /// Why a client is not authenticated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum Refusal {
     /// It sent neither a token nor an agent's certificate.
     NoCredential,
@@ -24,23 +25,6 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The value of a metric's label.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Refusal::NoCredential => "no_credential",
-            Refusal::Malformed => "malformed",
-            Refusal::UnknownKey => "unknown_key",
-            Refusal::RevokedKey => "revoked_key",
-            Refusal::BadSignature => "bad_signature",
-            Refusal::WrongAudience => "wrong_audience",
-            Refusal::WrongSubject => "wrong_subject",
-            Refusal::NoAgent => "no_agent",
-            Refusal::Expired => "expired",
-            Refusal::NotYetValid => "not_yet_valid",
-            Refusal::Denied => "denied",
-        }
-    }
-
     /// The reason as a sentence, fit for clients and for a quoted string of RFC 9110.
     pub(crate) fn reason(self) -> &'static str {
         match self {

@@ -77,7 +77,7 @@ impl RefusedNames {
         let changed = names.names.iter().filter(|(_, refused)| refused.number > number);
         let changed = changed.map(|(name, refused)| RefusedName {
             name: name.clone(),
-            reason: refused.refusal.as_str().to_owned(),
+            reason: refused.refusal.into_str().to_owned(),
             since: refused.since,
             count: refused.count,
         });

@@ -13,7 +13,8 @@ use crate::config::{AuthMode, Config, FreshnessConfig};
 const WITHOUT_END: u64 = 31_536_000;
 
 /// The freshness of a version at some age, from the mildest to the strictest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub(crate) enum Freshness {
     /// Serve it without revalidation.
     Fresh,
@@ -37,18 +38,6 @@ pub(crate) struct FreshnessPolicy {
 pub(crate) struct FreshnessPolicies {
     by_name: Vec<(NameGlob, Arc<FreshnessPolicy>)>,
     default: Arc<FreshnessPolicy>,
-}
-
-impl Freshness {
-    /// The value in `/status`.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Freshness::Fresh => "fresh",
-            Freshness::StaleWhileRevalidate => "stale-while-revalidate",
-            Freshness::Revalidate => "revalidate",
-            Freshness::Expired => "expired",
-        }
-    }
 }
 
 impl FreshnessConfig {

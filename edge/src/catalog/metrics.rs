@@ -31,7 +31,8 @@ metric_families! {
 }
 
 /// Why an answer was served although it was stale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum StaleReason {
     /// The origin is being queried in the background.
     Revalidating,
@@ -45,19 +46,6 @@ pub(super) enum StaleReason {
     EdgeBusy,
     /// The edge itself failed: a bug.
     EdgeFailed,
-}
-
-impl StaleReason {
-    fn as_str(self) -> &'static str {
-        match self {
-            StaleReason::Revalidating => "revalidating",
-            StaleReason::OriginSlow => "origin_slow",
-            StaleReason::OriginFailed => "origin_failed",
-            StaleReason::Regressed => "regressed",
-            StaleReason::EdgeBusy => "edge_busy",
-            StaleReason::EdgeFailed => "edge_failed",
-        }
-    }
 }
 
 /// Why a service left the catalog.
@@ -80,7 +68,7 @@ impl EvictionReason {
 
 impl CatalogMetrics {
     pub(super) fn stale_served(&self, why: StaleReason) {
-        self.stale_served.with_label_values(&[why.as_str()]).inc();
+        self.stale_served.with_label_values(&[why.into_str()]).inc();
     }
 
     pub(super) fn evicted(&self, reason: EvictionReason) {

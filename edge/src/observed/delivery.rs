@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_cache::clock::Moment;
 use weir_protocol::observed::EDGE_INTERVAL_SECONDS;
 
-use super::sweep::{Part, Sweep};
+use super::sweep::{Sweep, SweepPart};
 use super::table::Table;
 
 /// The time after which a message without news is sent: a little less than the longest time between two.
@@ -26,7 +26,8 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 const UNAVAILABLE_PAUSE: Duration = Duration::from_secs(600);
 
 /// What came of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum Outcome {
     Accepted,
     /// The origin lacks what came before.
@@ -36,20 +37,8 @@ pub(super) enum Outcome {
     /// The origin is older.
     Unavailable,
     /// Perhaps the origin has it.
+    #[strum(serialize = "error")]
     Failed,
-}
-
-impl Outcome {
-    /// The value of a metric's label.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Resync => "resync",
-            Self::Deferred(_) => "deferred",
-            Self::Unavailable => "unavailable",
-            Self::Failed => "error",
-        }
-    }
 }
 
 /// What an origin has, and when it gets more.
@@ -68,7 +57,7 @@ impl Delivery {
     }
 
     /// The next message, if it is due. `has_more`: there is something that is not of the table.
-    pub(super) fn next(&self, table: &Table, has_more: bool, now: Moment) -> Option<Part> {
+    pub(super) fn next(&self, table: &Table, has_more: bool, now: Moment) -> Option<SweepPart> {
         if now < self.not_before {
             return None;
         }
@@ -78,7 +67,7 @@ impl Delivery {
     }
 
     /// Takes in what came of a message.
-    pub(super) fn ended(&mut self, part: Part, outcome: Outcome, now: Moment, random: f64) {
+    pub(super) fn ended(&mut self, part: SweepPart, outcome: Outcome, now: Moment, random: f64) {
         let (was_full, more) = (part.full, part.more);
         let pause = match outcome {
             Outcome::Accepted => {

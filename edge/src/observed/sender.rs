@@ -136,7 +136,7 @@ impl Sender {
                 Outcome::Failed
             }
         };
-        metrics.sent.with_label_values(&[outcome.as_str()]).inc();
+        metrics.sent.with_label_values(&[outcome.into_str()]).inc();
         outcome
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Sweep {
 
 /// The next part of what an origin lacks.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct SweepPart {
     /// The first part of everything.
     pub(super) full: bool,
     /// More follows.
@@ -42,7 +42,7 @@ pub(super) struct Part {
     after: Sweep,
 }
 
-impl Part {
+impl SweepPart {
     /// Whether it says nothing.
     pub(super) fn is_empty(&self) -> bool {
         !self.full && self.agents.is_empty() && self.unheard.is_empty()
@@ -51,7 +51,7 @@ impl Part {
 
 impl Sweep {
     /// The origin has acknowledged a part.
-    pub(super) fn acknowledged(&mut self, part: Part) {
+    pub(super) fn acknowledged(&mut self, part: SweepPart) {
         *self = part.after;
     }
 
@@ -63,7 +63,7 @@ impl Sweep {
     }
 
     /// The next part.
-    pub(super) fn part(&self, table: &Table, now: Moment) -> Part {
+    pub(super) fn part(&self, table: &Table, now: Moment) -> SweepPart {
         // Perhaps some removed rows that it lacks are not known any longer.
         let lacks_removed = self.acknowledged.is_some_and(|acknowledged| acknowledged < table.forgotten);
         let mut after = if lacks_removed { Self::default() } else { self.clone() };
@@ -72,7 +72,7 @@ impl Sweep {
             after.target = table.number;
         }
         let above = after.acknowledged.unwrap_or_default();
-        let mut part = Part { full: begins && after.acknowledged.is_none(), ..Part::default() };
+        let mut part = SweepPart { full: begins && after.acknowledged.is_none(), ..SweepPart::default() };
         let mut room = MAX_AGENTS_BYTES;
         let (start, mut within) = match after.position.take() {
             // The rest of its rows.
@@ -81,7 +81,7 @@ impl Sweep {
                     && let Some(last) = push(&mut part, &name, agent, above, Some(&service), &mut room, now)
                 {
                     after.position = Some((name, Some(last)));
-                    return Part { more: true, after, ..part };
+                    return SweepPart { more: true, after, ..part };
                 }
                 (Excluded(name.clone()), Some(name))
             }
@@ -90,7 +90,7 @@ impl Sweep {
         };
         for (name, agent) in table.agents.range((start, Unbounded)).filter(|(_, agent)| agent.number > above) {
             if room < AGENT_BYTES {
-                return Part {
+                return SweepPart {
                     more: true,
                     after: Sweep { position: within.map(|name| (name, None)), ..after },
                     ..part
@@ -101,7 +101,7 @@ impl Sweep {
                 room = room.saturating_sub(name.as_str().len() + 3);
             } else if let Some(last) = push(&mut part, name, agent, above, None, &mut room, now) {
                 after.position = Some((name.clone(), Some(last)));
-                return Part { more: true, after, ..part };
+                return SweepPart { more: true, after, ..part };
             }
             within = Some(name.clone());
         }
@@ -112,7 +112,7 @@ impl Sweep {
 
 /// Adds an agent with its changed rows after a service, as far as there is room. Returns the last service if some are left.
 fn push(
-    part: &mut Part,
+    part: &mut SweepPart,
     name: &NodeName,
     agent: &AgentState,
     above: u64,
@@ -173,7 +173,7 @@ mod tests {
     use crate::observed::fixture::{Site, message};
 
     /// The words of a part: agents with their rows, `*` for all of an agent, `-` for removed, `?` for unheard.
-    fn words(part: &Part) -> Vec<String> {
+    fn words(part: &SweepPart) -> Vec<String> {
         let agent = |agent: &AgentRows| {
             let rows = agent.rows.iter().map(|row| row.service.to_string());
             let removed = agent.removed.iter().map(|service| format!("-{service}"));

@@ -34,22 +34,12 @@ enum State {
 }
 
 /// The state of a circuit breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub(crate) enum Circuit {
     Closed,
     Open,
     HalfOpen,
-}
-
-impl Circuit {
-    /// The value in `/status`.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Circuit::Closed => "closed",
-            Circuit::Open => "open",
-            Circuit::HalfOpen => "half-open",
-        }
-    }
 }
 
 impl Default for Breaker {

@@ -125,7 +125,7 @@ impl Follower {
         }
         let origin = self.name();
         self.context.metrics.stream_up(origin, false);
-        self.context.metrics.stream_ended(end.label());
+        self.context.metrics.stream_ended(end.into_str());
         match end {
             StreamEnd::Malformed(_) => {
                 tracing::warn!(origin, %end, "the event stream of an origin is malformed; it restarts with a snapshot");

@@ -22,7 +22,8 @@ const MAX_BATCH_EVENTS: usize = 512;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// Why a stream ended.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum StreamEnd {
     /// The origin has no event stream.
     #[error("the origin has no event stream")]
@@ -45,17 +46,6 @@ pub(super) enum StreamEnd {
 }
 
 impl StreamEnd {
-    pub(super) fn label(&self) -> &'static str {
-        match self {
-            StreamEnd::NotServed => "not_served",
-            StreamEnd::Refused(_) => "refused",
-            StreamEnd::Ended => "ended",
-            StreamEnd::Broken(_) => "broken",
-            StreamEnd::Silent => "silent",
-            StreamEnd::Malformed(_) => "malformed",
-        }
-    }
-
     /// Whether events may have been misread: the stream must restart without a cursor.
     pub(super) fn invalidates_cursor(&self) -> bool {
         matches!(self, StreamEnd::Malformed(_))

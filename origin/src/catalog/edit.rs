@@ -10,7 +10,8 @@ use super::definitions::{Defined, Definitions, Write, version};
 use crate::config::LimitsConfig;
 
 /// A requested change. Each of its documents was validated on its own.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum Edit {
     PutRepository(Arc<RepositoryConfig>),
     DeleteRepository {
@@ -48,24 +49,13 @@ pub(super) struct Decision {
 }
 
 /// The result of an edit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum Outcome {
     Created,
     Changed,
     Unchanged,
     Deleted,
-}
-
-impl Outcome {
-    /// The value in logs and metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Created => "created",
-            Outcome::Changed => "changed",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Deleted => "deleted",
-        }
-    }
 }
 
 /// Why an edit is refused.
@@ -117,16 +107,6 @@ fn first_of(services: &[ServiceName]) -> String {
 }
 
 impl Edit {
-    /// The value in metrics.
-    pub(crate) fn as_str(&self) -> &'static str {
-        match self {
-            Edit::PutRepository(_) => "put_repository",
-            Edit::DeleteRepository { .. } => "delete_repository",
-            Edit::PutService(_) => "put_service",
-            Edit::DeleteService(_) => "delete_service",
-        }
-    }
-
     /// The repository whose owner makes the edit. `None`: there is no such service.
     pub(super) fn repository<'a>(&'a self, all: &'a Definitions) -> Option<&'a RepositoryName> {
         match self {

@@ -131,16 +131,16 @@ impl Owner {
         };
         let Decision { writes, outcome } = match decided {
             Ok(decision) => decision,
-            Err(error) => return self.answer(edit.as_str(), Err(error), caller),
+            Err(error) => return self.answer(edit.into_str(), Err(error), caller),
         };
         let plan = Plan::of(&writes, &self.api);
         let Some(repository) = plan.change.as_ref().map(|(repository, _)| repository.clone()) else {
-            return self.answer(edit.as_str(), Ok(outcome), caller);
+            return self.answer(edit.into_str(), Ok(outcome), caller);
         };
         if let Some(first) = self.writing(None, &services(&writes)) {
             return first.waiting.push(EditRequest::Edit(edit, precondition, caller));
         }
-        let (kind, caller) = (edit.as_str(), Some(caller));
+        let (kind, caller) = (edit.into_str(), Some(caller));
         self.write(Box::new(PendingEdit { kind, repository, plan, writes, outcome, caller }), Duration::ZERO);
     }
 
@@ -268,7 +268,7 @@ impl Owner {
         let waiting = self.writing.get_mut(&repository).map(|writing| std::mem::take(&mut writing.waiting));
         for request in waiting.into_iter().flatten() {
             match request {
-                EditRequest::Edit(edit, _, caller) => self.answer(edit.as_str(), Err(error.clone()), caller),
+                EditRequest::Edit(edit, _, caller) => self.answer(edit.into_str(), Err(error.clone()), caller),
                 other => self.again.push_back(other),
             }
         }
@@ -282,7 +282,7 @@ impl Owner {
 
     fn answer(&self, kind: &str, result: Result<Outcome, EditError>, caller: Caller) {
         let word = match &result {
-            Ok(outcome) => outcome.as_str(),
+            Ok(outcome) => outcome.into_str(),
             Err(EditError::Refused(_)) => "refused",
             Err(EditError::Failed(_) | EditError::Busy | EditError::NotOwner(_)) => "failed",
         };

@@ -75,7 +75,8 @@ struct Task {
 }
 
 /// From whom this origin takes a repository.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 enum From {
     New,
     Released,
@@ -227,13 +228,13 @@ impl Task {
             Action::Start { repository, fence, .. } => {
                 self.owned.insert(repository.clone(), Owned { fence: *fence, since: SystemTime::now() });
                 let Some(from) = self.claimed.remove(repository) else { return };
-                self.metrics.taken.with_label_values(&[from.as_str()]).inc();
+                self.metrics.taken.with_label_values(&[from.into_str()]).inc();
                 if let From::Ended(Some(last_seen)) = from {
                     self.metrics
                         .without_owner
                         .observe(boot_clock::now().saturating_duration_since(last_seen).as_secs_f64());
                 }
-                tracing::info!(%repository, fence, from = from.as_str(), "this origin owns the repository");
+                tracing::info!(%repository, fence, from = from.into_str(), "this origin owns the repository");
             }
             Action::Stop { repository } => {
                 self.owned.remove(repository);
@@ -411,16 +412,6 @@ impl From {
             Some(claim) if claim.is_released => Self::Released,
             Some(claim) if claim.owner == *me => Self::Own,
             Some(claim) => Self::Ended(last_seen(&claim.owner)),
-        }
-    }
-
-    /// The value of a metric's label.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::New => "new",
-            Self::Released => "released",
-            Self::Own => "own",
-            Self::Ended(_) => "ended",
         }
     }
 }

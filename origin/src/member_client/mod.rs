@@ -135,7 +135,7 @@ impl MemberClient {
             None => ("webhook", &self.forwarded_webhooks),
         };
         let permit = permits.clone().try_acquire_owned().map_err(|_| {
-            self.metrics.answered(kind, MemberError::Overloaded.label());
+            self.metrics.answered(kind, MemberError::Overloaded.into_str());
             MemberError::Overloaded
         })?;
         let (head, body) = request.into_parts();
@@ -185,7 +185,7 @@ impl MemberClient {
                 self.clocks.observe(&member, answer.headers());
                 self.metrics.answered(kind, answer.status().as_str());
             }
-            Err(error) => self.metrics.answered(kind, error.label()),
+            Err(error) => self.metrics.answered(kind, error.into_str()),
         }
         answered
     }

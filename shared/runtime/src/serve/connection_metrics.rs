@@ -10,19 +10,11 @@ use super::connection_families::HANDSHAKE_FAILURES;
 use super::metrics::ListenerMetrics;
 
 /// The transport protocol of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum Transport {
     Tcp,
     Quic,
-}
-
-impl Transport {
-    fn as_str(self) -> &'static str {
-        match self {
-            Transport::Tcp => "tcp",
-            Transport::Quic => "quic",
-        }
-    }
 }
 
 /// The HTTP version of a connection.
@@ -51,7 +43,8 @@ impl Protocol {
 }
 
 /// A limit on connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum Bound {
     /// Open connections.
     Connections,
@@ -67,23 +60,12 @@ pub(super) enum Bound {
     FirstRequest,
 }
 
-impl Bound {
-    fn as_str(self) -> &'static str {
-        match self {
-            Bound::Connections => "connections",
-            Bound::OpenFiles => "open_files",
-            Bound::Handshakes => "handshakes",
-            Bound::UnvalidatedHandshakes => "unvalidated_handshakes",
-            Bound::Source => "source",
-            Bound::FirstRequest => "first_request",
-        }
-    }
-}
-
 /// Why a handshake failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum HandshakeFailure {
     /// The handshake took too long.
+    #[strum(serialize = "timeout")]
     TimedOut,
     /// The client closed the connection.
     Closed,
@@ -94,15 +76,6 @@ pub(super) enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    fn as_str(self) -> &'static str {
-        match self {
-            HandshakeFailure::TimedOut => "timeout",
-            HandshakeFailure::Closed => "closed",
-            HandshakeFailure::Rejected => "rejected",
-            HandshakeFailure::Refused => "refused",
-        }
-    }
-
     pub(super) fn of_tls(error: &io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(rustls::Error::AlertReceived(_)) => HandshakeFailure::Rejected,
@@ -127,26 +100,26 @@ impl HandshakeFailure {
 impl ListenerMetrics {
     /// Sets the limits of a listener.
     pub(super) fn limits(&self, transport: Transport, connections: usize, handshakes: usize) {
-        let labels = [self.listener(), transport.as_str()];
+        let labels = [self.listener(), transport.into_str()];
         let as_gauge = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
         self.connections().open_limit.with_label_values(&labels).set(as_gauge(connections));
         self.connections().handshakes_limit.with_label_values(&labels).set(as_gauge(handshakes));
         // Shown at 0: an alert on an increase does not see a series begin.
         for reason in HANDSHAKE_FAILURES {
-            let labels = [self.listener(), transport.as_str(), reason];
+            let labels = [self.listener(), transport.into_str(), reason];
             self.connections().handshake_failures.with_label_values(&labels);
         }
     }
 
     /// Counts a connection that a limit kept out, or closed.
     pub(super) fn limited(&self, transport: Transport, bound: Bound) {
-        let labels = [self.listener(), transport.as_str(), bound.as_str()];
+        let labels = [self.listener(), transport.into_str(), bound.into_str()];
         self.connections().limited.with_label_values(&labels).inc();
     }
 
     /// Counts a handshake in progress until the guard is dropped.
     pub(super) fn handshake(&self, transport: Transport) -> Handshake {
-        let in_progress = self.connections().handshakes.with_label_values(&[self.listener(), transport.as_str()]);
+        let in_progress = self.connections().handshakes.with_label_values(&[self.listener(), transport.into_str()]);
         Handshake {
             metrics: self.clone(),
             transport,
@@ -162,7 +135,7 @@ impl ListenerMetrics {
 
     /// Counts an open connection until the guard is dropped.
     pub(super) fn open(&self, protocol: Protocol) -> GaugeGuard {
-        let labels = [self.listener(), protocol.transport().as_str(), protocol.as_str()];
+        let labels = [self.listener(), protocol.transport().into_str(), protocol.as_str()];
         GaugeGuard::new(self.connections().open.with_label_values(&labels))
     }
 }
@@ -177,13 +150,13 @@ pub(super) struct Handshake {
 
 impl Handshake {
     pub(super) fn succeeded(self) {
-        let labels = [self.metrics.listener(), self.transport.as_str()];
+        let labels = [self.metrics.listener(), self.transport.into_str()];
         let took = self.begun.elapsed().as_secs_f64();
         self.metrics.connections().handshake_duration.with_label_values(&labels).observe(took);
     }
 
     pub(super) fn failed(self, why: HandshakeFailure) {
-        let labels = [self.metrics.listener(), self.transport.as_str(), why.as_str()];
+        let labels = [self.metrics.listener(), self.transport.into_str(), why.into_str()];
         self.metrics.connections().handshake_failures.with_label_values(&labels).inc();
     }
 }
