@@ -11,7 +11,7 @@ use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
 use crate::edge_client::Protocol;
-use crate::verify::{Assessment, Held, Proof};
+use crate::verify::{Assessment, CurrentRelease, Proof};
 
 /// The release that `current` points at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -118,8 +118,8 @@ pub struct ServiceStatus {
 
 impl ServiceStatus {
     /// The release in force, for which freshness statements are judged.
-    pub(crate) fn held(&self) -> Option<Held> {
-        self.release.as_ref().map(|release| Held { generation: release.generation, digest: release.digest })
+    pub(crate) fn held(&self) -> Option<CurrentRelease> {
+        self.release.as_ref().map(|release| CurrentRelease { generation: release.generation, digest: release.digest })
     }
 
     /// With `trust`: what is proved about the freshness of the release at this time.

@@ -48,7 +48,7 @@ pub struct Difference {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EntryInfo {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Octal, such as `0644`.
     pub mode: String,
     /// Bytes.
@@ -61,7 +61,7 @@ pub struct EntryInfo {
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum EntryKind {
     /// A file; `mode` shows whether it is executable.
     File,
     /// A symlink.
@@ -171,9 +171,9 @@ impl<'a, R: Read> TarCursor<'a, R> {
             let entry = entry?;
             let kind = match entry.header().entry_type() {
                 EntryType::Directory => continue,
-                EntryType::Regular => Kind::File,
-                EntryType::Symlink => Kind::Symlink,
-                _ => Kind::Other,
+                EntryType::Regular => EntryKind::File,
+                EntryType::Symlink => EntryKind::Symlink,
+                _ => EntryKind::Other,
             };
             let info = EntryInfo {
                 kind,
@@ -278,13 +278,13 @@ mod tests {
         let info = |kind, mode: &str, size, target: Option<&str>| {
             Some(EntryInfo { kind, mode: mode.into(), size, target: target.map(str::to_owned) })
         };
-        assert_eq!(at("b").old, info(Kind::File, "0644", 5, None));
-        assert_eq!(at("b").new, info(Kind::File, "0644", 6, None));
+        assert_eq!(at("b").old, info(EntryKind::File, "0644", 5, None));
+        assert_eq!(at("b").new, info(EntryKind::File, "0644", 6, None));
         assert_eq!(at("c").old, at("c").new, "only the bytes differ");
-        assert_eq!(at("d").new, info(Kind::File, "0755", 1, None));
+        assert_eq!(at("d").new, info(EntryKind::File, "0755", 1, None));
         assert_eq!((&at("e").new, &at("e-").old), (&None, &None));
-        assert_eq!(at("f").new, info(Kind::Symlink, "0777", 0, Some("b")));
-        assert_eq!(at("g").new, info(Kind::Symlink, "0777", 0, Some("a")));
+        assert_eq!(at("f").new, info(EntryKind::Symlink, "0777", 0, Some("b")));
+        assert_eq!(at("g").new, info(EntryKind::Symlink, "0777", 0, Some("a")));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use weir_store::ObjectError;
 
 use crate::catalog::Catalog;
 use crate::diff::Cancellable;
-pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
+pub use crate::diff::{Diff, Difference, EntryInfo, EntryKind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
 use crate::publish::{Positions, PublishError, Publisher, ReadPositions, VersionChange, VersionChangeError};
 use crate::tar_reader::{ReadError, TarReader};

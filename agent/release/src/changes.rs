@@ -24,7 +24,7 @@ pub enum ChangeKind {
 
 /// One line of the file: a file or a symlink. Directories are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct FileChange {
     pub change: ChangeKind,
     /// Percent-encoded where it is not printable text.
     pub path: String,
@@ -38,7 +38,7 @@ pub struct Changes {
     /// How many there are.
     pub total: u64,
     /// The first ones, at most 1,000.
-    pub first: Vec<Change>,
+    pub first: Vec<FileChange>,
 }
 
 /// Writes the differences into a new file in `incoming`. Without `before`, or when it is gone, all paths are added. Reads
@@ -48,7 +48,7 @@ pub(crate) fn changes(before: Option<&Path>, after: &Path, incoming: &Path) -> i
     let mut out = BufWriter::new(file);
     let (mut total, mut first) = (0, Vec::new());
     compare(before, after, |change, path| {
-        let change = Change { change, path: percent_encode(path) };
+        let change = FileChange { change, path: percent_encode(path) };
         serde_json::to_writer(&mut out, &change)?;
         out.write_all(b"\n")?;
         total += 1;

@@ -11,7 +11,7 @@ use weir_protocol::entry_path::percent_encode;
 
 use crate::confined_dir::{ConfinedDir, is_type};
 use crate::modes::{Modes, ReleaseModes};
-use crate::tar_reader::{Entry, Kind, TarError, TarReader};
+use crate::tar_reader::{Entry, EntryKind, TarError, TarReader};
 
 /// The first difference found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,17 +103,17 @@ fn compare_entry<R: Read>(
         return Ok(Some("it is missing"));
     };
     Ok(match &entry.kind {
-        Kind::Directory if !is_type(&stat, FileType::Directory) => Some("it is no directory"),
-        Kind::Directory => (!modes.is_of_directory(&stat)).then_some("its mode was changed"),
-        Kind::Symlink { .. } if !is_type(&stat, FileType::Symlink) => Some("it is no symlink"),
-        Kind::Symlink { target } => {
+        EntryKind::Directory if !is_type(&stat, FileType::Directory) => Some("it is no directory"),
+        EntryKind::Directory => (!modes.is_of_directory(&stat)).then_some("its mode was changed"),
+        EntryKind::Symlink { .. } if !is_type(&stat, FileType::Symlink) => Some("it is no symlink"),
+        EntryKind::Symlink { target } => {
             let found = dir.read_link(&entry.path).map_err(CompareError::Release)?;
             (found != *target).then_some("its target was changed")
         }
-        Kind::File { .. } if !is_type(&stat, FileType::RegularFile) => Some("it is no file"),
-        Kind::File { executable, .. } if !modes.is_of_file(&stat, *executable) => Some("its mode was changed"),
-        Kind::File { size, .. } if u64::try_from(stat.st_size) != Ok(*size) => Some("its size was changed"),
-        Kind::File { .. } => {
+        EntryKind::File { .. } if !is_type(&stat, FileType::RegularFile) => Some("it is no file"),
+        EntryKind::File { executable, .. } if !modes.is_of_file(&stat, *executable) => Some("its mode was changed"),
+        EntryKind::File { size, .. } if u64::try_from(stat.st_size) != Ok(*size) => Some("its size was changed"),
+        EntryKind::File { .. } => {
             let file = dir.open_file(&entry.path).map_err(CompareError::Release)?;
             (!equal(reader.contents(), file)?).then_some("its contents were changed")
         }

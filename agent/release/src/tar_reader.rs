@@ -62,7 +62,7 @@ impl TarError {
 
 /// The type of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     Directory,
     File { size: u64, executable: bool },
     Symlink { target: Vec<u8> },
@@ -73,7 +73,7 @@ pub(crate) enum Kind {
 pub(crate) struct Entry {
     /// Relative, without a trailing `/`.
     pub path: Vec<u8>,
-    pub kind: Kind,
+    pub kind: EntryKind,
 }
 
 /// Reads the entries of a tarball.
@@ -136,23 +136,23 @@ impl<R: Read> TarReader<R> {
         let target = pax.link_path.unwrap_or_else(|| header.link.clone());
         let size = pax.size.unwrap_or(header.size);
         let kind = match header.kind {
-            b'0' | 0 => Kind::File { size, executable: header.mode & 0o111 != 0 },
-            b'5' => Kind::Directory,
-            b'2' => Kind::Symlink { target },
+            b'0' | 0 => EntryKind::File { size, executable: header.mode & 0o111 != 0 },
+            b'5' => EntryKind::Directory,
+            b'2' => EntryKind::Symlink { target },
             b'1' => return Err(refused("hard links are not unpacked")),
             b'3' | b'4' => return Err(refused("devices are not unpacked")),
             b'6' => return Err(refused("fifos are not unpacked")),
             _ => return Err(refused("its type is not known")),
         };
-        if !is_safe_path(&path) || (path.ends_with(b"/") && kind != Kind::Directory) {
+        if !is_safe_path(&path) || (path.ends_with(b"/") && kind != EntryKind::Directory) {
             return Err(refused("the name is not safe"));
         }
         let path = path.strip_suffix(b"/").unwrap_or(&path).to_vec();
         match &kind {
-            Kind::Symlink { target } if turning_points(&path, target).is_none() => {
+            EntryKind::Symlink { target } if turning_points(&path, target).is_none() => {
                 return Err(refused("the symlink may leave the release"));
             }
-            Kind::Directory | Kind::Symlink { .. } if size != 0 => return Err(refused("it has contents")),
+            EntryKind::Directory | EntryKind::Symlink { .. } if size != 0 => return Err(refused("it has contents")),
             _ => {}
         }
         self.begin(size).ok_or_else(|| refused("its size is out of range"))?;
@@ -343,8 +343,8 @@ mod tests {
     fn contents_follow_their_entry_and_may_be_skipped() {
         let tar = tar(&[(T::Regular, b"a", b"12345"), (T::Directory, b"d/", b""), (T::Regular, b"d/b", &[7; 1024])]);
         let mut reader = TarReader::new(&tar[..]);
-        assert_eq!(reader.next().unwrap().unwrap().kind, Kind::File { size: 5, executable: false });
-        assert_eq!(reader.next().unwrap().unwrap(), Entry { path: b"d".to_vec(), kind: Kind::Directory });
+        assert_eq!(reader.next().unwrap().unwrap().kind, EntryKind::File { size: 5, executable: false });
+        assert_eq!(reader.next().unwrap().unwrap(), Entry { path: b"d".to_vec(), kind: EntryKind::Directory });
         assert_eq!(reader.next().unwrap().unwrap().path, b"d/b");
         let mut contents = Vec::new();
         reader.contents().read_to_end(&mut contents).unwrap();
@@ -357,7 +357,7 @@ mod tests {
         let name = [b"odd\n12 path=x\n\xff ".as_slice(), &[b'n'; 100]].concat();
         let records = [record("mtime", b"0"), record("path", &name), record("size", b"3")].concat();
         let tar = tar(&[(T::XHeader, b"pax", &records), (T::Regular, b"cut", b"abc")]);
-        assert_eq!(read(&tar).unwrap(), [Entry { path: name, kind: Kind::File { size: 3, executable: false } }]);
+        assert_eq!(read(&tar).unwrap(), [Entry { path: name, kind: EntryKind::File { size: 3, executable: false } }]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use weir_protocol::entry_path::turning_points;
 
 use crate::confined_dir::{ConfinedDir, is_type, start_writing};
 use crate::modes::Modes;
-use crate::tar_reader::{Kind, TarError, TarReader};
+use crate::tar_reader::{EntryKind, TarError, TarReader};
 
 /// The longest path of an entry, in bytes.
 const MAX_PATH_BYTES: usize = 64 << 10;
@@ -35,17 +35,17 @@ pub(crate) fn unpack(tarball: impl Read, into: &Path, limits: Limits, modes: Mod
     while let Some(entry) = reader.next()? {
         let path = &entry.path;
         let refused = |reason| TarError::refused(path, reason);
-        files += u64::from(entry.kind != Kind::Directory);
+        files += u64::from(entry.kind != EntryKind::Directory);
         if path.len() > MAX_PATH_BYTES {
             return Err(refused("the path is too long"));
         }
         let done = match &entry.kind {
-            Kind::Directory => dir.create_directory(path),
-            Kind::Symlink { target } => {
+            EntryKind::Directory => dir.create_directory(path),
+            EntryKind::Symlink { target } => {
                 has_turning_points |= turning_points(path, target).is_none_or(|turns| !turns.is_empty());
                 dir.create_symlink(path, target)
             }
-            Kind::File { size, executable } => {
+            EntryKind::File { size, executable } => {
                 bytes = bytes.saturating_add(*size);
                 if bytes > limits.max_bytes {
                     return Err(refused("the tarball's files are larger than `max_tarball_bytes`"));

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::error::RequestError;
-use super::protocol_selector::{Change, ProtocolSelector, Protocols};
+use super::protocol_selector::{Http3Change, ProtocolSelector, Protocols};
 use crate::config::EdgeUrl;
 
 pub(super) struct Http3State {
@@ -59,10 +59,10 @@ impl Http3State {
         self.log(change);
     }
 
-    fn log(&self, change: Option<Change>) {
+    fn log(&self, change: Option<Http3Change>) {
         match change {
-            Some(Change::Usable) => tracing::info!(edge = %self.url, "HTTP/3 works"),
-            Some(Change::Blocked(backoff)) => tracing::warn!(
+            Some(Http3Change::Usable) => tracing::info!(edge = %self.url, "HTTP/3 works"),
+            Some(Http3Change::Blocked(backoff)) => tracing::warn!(
                 edge = %self.url,
                 retry_after = %humantime::format_duration(backoff),
                 "HTTP/3 to the edge fails (UDP blocked?); using HTTP/2"

@@ -25,7 +25,7 @@ pub(crate) enum Protocols {
 
 /// A change of state that is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum Http3Change {
     Usable,
     /// UDP is blocked; HTTP/3 is tried again after this time.
     Blocked(Duration),
@@ -98,21 +98,21 @@ impl ProtocolSelector {
     }
 
     /// HTTP/3 gave a response.
-    pub(crate) fn http3_succeeded(&mut self) -> Option<Change> {
-        let change = (self.http3 != Http3::Usable).then_some(Change::Usable);
+    pub(crate) fn http3_succeeded(&mut self) -> Option<Http3Change> {
+        let change = (self.http3 != Http3::Usable).then_some(Http3Change::Usable);
         self.http3 = Http3::Usable;
         self.evidence = Evidence::default();
         change
     }
 
     /// A handshake failed, or a connection is dead.
-    pub(crate) fn http3_failed(&mut self, now: Instant) -> Option<Change> {
+    pub(crate) fn http3_failed(&mut self, now: Instant) -> Option<Http3Change> {
         self.evidence.http3_failed = true;
         self.conclude(now)
     }
 
     /// A request over HTTP/2 was answered, or failed. Then the edge is down, and an unfinished probe is due again.
-    pub(crate) fn http2_ended(&mut self, is_answered: bool, now: Instant) -> Option<Change> {
+    pub(crate) fn http2_ended(&mut self, is_answered: bool, now: Instant) -> Option<Http3Change> {
         if is_answered {
             self.evidence.http2_answers.get_or_insert(true);
             return self.conclude(now);
@@ -124,7 +124,7 @@ impl ProtocolSelector {
         None
     }
 
-    fn conclude(&mut self, now: Instant) -> Option<Change> {
+    fn conclude(&mut self, now: Instant) -> Option<Http3Change> {
         if !self.evidence.http3_failed || self.evidence.http2_answers != Some(true) {
             return None;
         }
@@ -137,7 +137,7 @@ impl ProtocolSelector {
             Http3::Blocked { .. } => return None,
         };
         self.http3 = Http3::Blocked { until: now + backoff, backoff };
-        (!is_known).then_some(Change::Blocked(backoff))
+        (!is_known).then_some(Http3Change::Blocked(backoff))
     }
 
     /// Whether HTTP/3 succeeded last; `None` before the first response.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     /// A handshake fails, and the request succeeds over HTTP/2.
-    fn falls_back(selector: &mut ProtocolSelector, now: Instant) -> Option<Change> {
+    fn falls_back(selector: &mut ProtocolSelector, now: Instant) -> Option<Http3Change> {
         selector.handshake_began();
         assert_eq!(selector.http3_failed(now), None);
         selector.http2_ended(true, now)
@@ -171,7 +171,7 @@ mod tests {
     fn http3_is_tried_first_and_its_first_success_is_reported() {
         let (mut selector, now) = auto();
         assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3OrH2, None));
-        assert_eq!(selector.http3_succeeded(), Some(Change::Usable));
+        assert_eq!(selector.http3_succeeded(), Some(Http3Change::Usable));
         assert_eq!(selector.http3_succeeded(), None);
         assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3OrH2, Some(true)));
     }
@@ -186,11 +186,11 @@ mod tests {
         }
         selector.connected();
         assert_eq!(selector.select(now), Protocols::H3OrH2);
-        assert_eq!(selector.http3_succeeded(), Some(Change::Usable));
+        assert_eq!(selector.http3_succeeded(), Some(Http3Change::Usable));
         // The same with the other end.
         selector.handshake_began();
         assert_eq!(selector.http2_ended(true, now), None);
-        assert_eq!(selector.http3_failed(now), Some(Change::Blocked(MINUTE)));
+        assert_eq!(selector.http3_failed(now), Some(Http3Change::Blocked(MINUTE)));
         assert_eq!(selector.select(now), Protocols::H2);
     }
 
@@ -198,7 +198,7 @@ mod tests {
     fn blocked_udp_is_remembered_and_reported_once() {
         let (mut selector, now) = auto();
         selector.http3_succeeded();
-        assert_eq!(falls_back(&mut selector, now), Some(Change::Blocked(MINUTE)));
+        assert_eq!(falls_back(&mut selector, now), Some(Http3Change::Blocked(MINUTE)));
         assert_eq!(selector.http2_ended(true, now), None, "a second request of the same moment");
         assert_eq!(selector.select(now + MINUTE - Duration::from_millis(1)), Protocols::H2);
         assert_eq!(selector.select(now + MINUTE), Protocols::H3OrH2);
@@ -206,8 +206,8 @@ mod tests {
         selector.handshake_began();
         selector.connected();
         assert_eq!((selector.select(now + MINUTE), selector.http3_usable()), (Protocols::H3OrH2, Some(false)));
-        assert_eq!(selector.http3_succeeded(), Some(Change::Usable));
-        assert_eq!(falls_back(&mut selector, now), Some(Change::Blocked(MINUTE)), "the back-off starts over");
+        assert_eq!(selector.http3_succeeded(), Some(Http3Change::Usable));
+        assert_eq!(falls_back(&mut selector, now), Some(Http3Change::Blocked(MINUTE)), "the back-off starts over");
     }
 
     #[test]

@@ -37,13 +37,13 @@ pub(crate) struct Batch {
     pub(crate) wanted: mpsc::Receiver<Duration>,
     /// Where the event stream begins; `None` while edges have no batch poll for this agent.
     pub(crate) cursor: watch::Sender<Option<Cursor>>,
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<LastAnswer>,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
 }
 
 /// The last answer.
-pub(crate) struct Known {
+pub(crate) struct LastAnswer {
     tag: Option<HeaderValue>,
     rows: Arc<BatchPoll>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Known {
 /// What an edge answered.
 struct Answer {
     /// `None`: what the last answer had.
-    new: Option<Known>,
+    new: Option<LastAnswer>,
     /// How long ago an origin confirmed the oldest row, if the edge says so.
     age: Option<Duration>,
     protocol: Protocol,
@@ -197,7 +197,7 @@ impl Batch {
         }
         let bytes = response.body.read(MAX_BATCH_BYTES).await.map_err(PollError::from)?;
         let rows = Arc::new(BatchPoll::parse(&bytes.ok_or(BatchPollError::TooLong)?)?);
-        Ok(Answer { new: Some(Known { tag: response.headers.remove(header::ETAG), rows }), age, protocol })
+        Ok(Answer { new: Some(LastAnswer { tag: response.headers.remove(header::ETAG), rows }), age, protocol })
     }
 
     /// What all edges list together. `None`: one that may list more did not answer.

@@ -13,7 +13,7 @@ use weir_runtime::shutdown::Drain;
 use super::error::{AllEdgesFailed, Failure, PollError};
 use super::poller::Poller;
 use super::request::{LocalState, PollResult, Wanted};
-use super::row::{Held, Meaning, ReceivedRow, is_not_published, is_outdated, meaning, offered};
+use super::row::{CurrentState, Meaning, ReceivedRow, is_not_published, is_outdated, meaning, offered};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::TarballHeaders;
@@ -211,10 +211,10 @@ impl Follower {
     }
 
     /// What rows are compared with.
-    fn held(&self, state: &State, credible: u64) -> Held {
+    fn held(&self, state: &State, credible: u64) -> CurrentState {
         // A poll finds out which generation is right.
         let release = state.release.as_ref().filter(|release| release.generation <= credible);
-        Held {
+        CurrentState {
             release: release.map(|release| (release.directory.digest(), release.generation)),
             highest_generation: state.highest_generation_within(credible),
             pinned: self.status.borrow().pinned.as_ref().map(|pinned| pinned.offered),

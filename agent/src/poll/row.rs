@@ -17,7 +17,7 @@ pub(crate) struct ReceivedRow {
 
 /// The state of a service on this machine.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Held {
+pub(super) struct CurrentState {
     /// The release, with the generation that an edge confirmed for it.
     pub(super) release: Option<(TarballDigest, u64)>,
     pub(super) highest_generation: u64,
@@ -46,7 +46,7 @@ pub(super) fn offered(row: &BatchRow) -> Option<(TarballDigest, u64)> {
     (row.state == RowState::Current).then_some(()).and(row.digest.zip(row.generation))
 }
 
-pub(super) fn meaning(row: &BatchRow, held: Held) -> Meaning {
+pub(super) fn meaning(row: &BatchRow, held: CurrentState) -> Meaning {
     let Some((digest, generation)) = offered(row) else { return Meaning::Nothing };
     let is_held = match held.pinned {
         Some(offered_before) => offered_before == Some(digest),
@@ -65,7 +65,7 @@ pub(super) fn meaning(row: &BatchRow, held: Held) -> Meaning {
 
 /// Whether a row is older than what the last poll failed with: the edge lags, and the back-off goes on. A generation above
 /// `credible` makes none outdated.
-pub(super) fn is_outdated(row: &BatchRow, held: Held, credible: u64) -> bool {
+pub(super) fn is_outdated(row: &BatchRow, held: CurrentState, credible: u64) -> bool {
     let before = held.row_before.map(|(_, generation)| generation).filter(|generation| *generation <= credible);
     let newest = before.max(held.refused);
     held.is_failing && offered(row).is_some_and(|(_, generation)| Some(generation) < newest)
@@ -94,23 +94,23 @@ mod tests {
     #[test]
     fn only_what_a_poll_has_found_out_is_confirmed() {
         let (one, two) = (TarballDigest::of(b"one"), TarballDigest::of(b"two"));
-        let held = Held { release: Some((one, 5)), highest_generation: 5, ..Held::default() };
+        let held = CurrentState { release: Some((one, 5)), highest_generation: 5, ..CurrentState::default() };
         assert_eq!(meaning(&row(b"one", 5), held), Meaning::Confirmed);
         assert_eq!(meaning(&row(b"two", 6), held), Meaning::Poll);
         assert_eq!(meaning(&row(b"one", 6), held), Meaning::Poll, "a poll records the generation");
         assert_eq!(meaning(&row(b"one", 4), held), Meaning::Poll, "a poll refuses the generation");
-        assert_eq!(meaning(&row(b"one", 5), Held { highest_generation: 6, ..held }), Meaning::Poll);
-        assert_eq!(meaning(&row(b"one", 5), Held::default()), Meaning::Poll, "there is no release yet");
-        let failing = Held { is_failing: true, row_before: Some((two, 6)), ..held };
+        assert_eq!(meaning(&row(b"one", 5), CurrentState { highest_generation: 6, ..held }), Meaning::Poll);
+        assert_eq!(meaning(&row(b"one", 5), CurrentState::default()), Meaning::Poll, "there is no release yet");
+        let failing = CurrentState { is_failing: true, row_before: Some((two, 6)), ..held };
         assert_eq!(meaning(&row(b"two", 6), failing), Meaning::Nothing, "the back-off decides");
         assert_eq!(meaning(&row(b"two", 7), failing), Meaning::Poll, "this one was not tried");
         assert!(is_outdated(&row(b"one", 5), failing, 6) && !is_outdated(&row(b"two", 6), failing, 6));
         assert!(!is_outdated(&row(b"one", 5), failing, 5), "nobody can have published generation 6 yet");
-        let before = Held { is_failing: true, row_before: Some((one, 5)), ..held };
+        let before = CurrentState { is_failing: true, row_before: Some((one, 5)), ..held };
         assert_eq!(meaning(&row(b"one", 5), before), Meaning::Confirmed);
         assert!(!is_outdated(&row(b"one", 5), before, 6));
-        assert!(is_outdated(&row(b"one", 5), Held { refused: Some(6), ..before }, 6));
-        let pinned = Held { pinned: Some(Some(two)), ..held };
+        assert!(is_outdated(&row(b"one", 5), CurrentState { refused: Some(6), ..before }, 6));
+        let pinned = CurrentState { pinned: Some(Some(two)), ..held };
         assert_eq!(meaning(&row(b"two", 6), pinned), Meaning::Confirmed);
         assert_eq!(meaning(&row(b"one", 5), pinned), Meaning::Poll);
         let absent = BatchRow { state: RowState::NotPublished, digest: None, ..row(b"one", 5) };

@@ -9,6 +9,6 @@ mod publication;
 mod trust;
 
 pub use proof::Assessment;
-pub(crate) use proof::{Held, Proof, StatementError};
+pub(crate) use proof::{CurrentRelease, Proof, StatementError};
 pub(crate) use publication::{ProofError, SignedPublication};
 pub(crate) use trust::{Trust, read_keys};

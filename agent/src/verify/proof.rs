@@ -14,7 +14,7 @@ use weir_protocol::token::CLOCK_LEEWAY;
 
 /// The release in force, as its signed publication names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct CurrentRelease {
     pub(crate) generation: Generation,
     pub(crate) digest: TarballDigest,
 }
@@ -104,7 +104,7 @@ impl Proof {
         &mut self,
         statement: Freshness,
         service: &ServiceName,
-        held: Option<Held>,
+        held: Option<CurrentRelease>,
         now: SystemTime,
     ) -> Result<(), StatementError> {
         if statement.service != *service {
@@ -113,12 +113,13 @@ impl Proof {
         if statement.time > now + CLOCK_LEEWAY {
             return Err(StatementError::Future(humantime::format_rfc3339_seconds(statement.time)));
         }
-        let seen = self.newest.as_ref().map(|newest| Held::of(&newest.statement));
-        let contradicts = |seen: &Held| seen.generation == statement.generation && seen.digest != statement.digest;
-        if let Some(Held { generation, digest: one }) = [seen, held].into_iter().flatten().find(contradicts) {
+        let seen = self.newest.as_ref().map(|newest| CurrentRelease::of(&newest.statement));
+        let contradicts =
+            |seen: &CurrentRelease| seen.generation == statement.generation && seen.digest != statement.digest;
+        if let Some(CurrentRelease { generation, digest: one }) = [seen, held].into_iter().flatten().find(contradicts) {
             return Err(StatementError::Contradiction { generation, one, other: statement.digest });
         }
-        if let Some(Held { generation, .. }) = held
+        if let Some(CurrentRelease { generation, .. }) = held
             && self.held_since.is_none_or(|(before, _)| before != generation)
         {
             self.held_since = Some((generation, now));
@@ -157,7 +158,7 @@ impl Proof {
     }
 
     /// A release that is newer than the newest statement was current at its time, too.
-    fn current_at(&self, held: Option<Held>) -> Option<SystemTime> {
+    fn current_at(&self, held: Option<CurrentRelease>) -> Option<SystemTime> {
         let newest = self.newest.as_ref().map(|newest| &newest.statement);
         let confirms = |statement: &&Freshness| held.is_some_and(|held| statement.generation <= held.generation);
         newest.filter(confirms).map_or(self.current_at, |statement| Some(statement.time))
@@ -180,7 +181,13 @@ impl Proof {
     /// What is proved about a release. `max_age`: how long it may be without proof.
     ///
     /// `pinned`: the agent was told to stay at its release, so that it has no later one withholds nothing.
-    pub(crate) fn assess(&self, held: Option<Held>, pinned: bool, max_age: Duration, now: SystemTime) -> Assessment {
+    pub(crate) fn assess(
+        &self,
+        held: Option<CurrentRelease>,
+        pinned: bool,
+        max_age: Duration,
+        now: SystemTime,
+    ) -> Assessment {
         let newest = self.newest.as_ref().map(|newest| &newest.statement);
         let problem = self.problem(held.filter(|_| !pinned), max_age, now);
         Assessment {
@@ -194,7 +201,7 @@ impl Proof {
 
     fn problem(
         &self,
-        held: Option<Held>,
+        held: Option<CurrentRelease>,
         max_age: Duration,
         now: SystemTime,
     ) -> Option<(ProblemKind, SystemTime, String)> {
@@ -232,7 +239,7 @@ impl Proof {
     }
 }
 
-impl Held {
+impl CurrentRelease {
     fn of(statement: &Freshness) -> Self {
         Self { generation: statement.generation, digest: statement.digest }
     }
@@ -255,8 +262,8 @@ mod tests {
         "shop".parse().unwrap()
     }
 
-    fn held(generation: Generation) -> Option<Held> {
-        Some(Held { generation, digest: TarballDigest::of(&generation.to_le_bytes()) })
+    fn held(generation: Generation) -> Option<CurrentRelease> {
+        Some(CurrentRelease { generation, digest: TarballDigest::of(&generation.to_le_bytes()) })
     }
 
     fn statement(generation: Generation, seconds: u64) -> Freshness {

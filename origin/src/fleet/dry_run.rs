@@ -27,7 +27,7 @@ const MAX_NAMES_IN_WARNING: usize = 10;
 /// A change to try, of entries of the file as well as of documents.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Change {
+pub(crate) struct FleetChange {
     agents: Vec<AgentConfig>,
     assignments: Vec<AssignmentConfig>,
     delete_agents: BTreeSet<NodeName>,
@@ -109,7 +109,7 @@ impl Observed {
 }
 
 /// What an assignment can match.
-pub(crate) struct Known<'a> {
+pub(crate) struct KnownFleet<'a> {
     /// `None`: those of other origins could not be read.
     services: Option<&'a BTreeSet<ServiceName>>,
     /// With their labels.
@@ -119,7 +119,7 @@ pub(crate) struct Known<'a> {
     caveat: String,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownFleet<'a> {
     /// Agents that edges know, and those with an entry.
     pub(crate) fn new(observed: &'a Observed, fleet: &'a Fleet, services: Option<&'a BTreeSet<ServiceName>>) -> Self {
         let names = observed.agents.keys().chain(fleet.agents.iter().map(|entry| &entry.name));
@@ -230,7 +230,7 @@ pub(crate) fn dry_run(
     fleet: &Fleet,
     services: &BTreeSet<ServiceName>,
     (observed, denied): (&Observed, &BTreeSet<NodeName>),
-    change: &Change,
+    change: &FleetChange,
 ) -> Result<Effect, String> {
     let (agents, rules) =
         (change.agents.iter().map(EntryDocument::entry), change.assignments.iter().map(EntryDocument::entry));
@@ -239,7 +239,7 @@ pub(crate) fn dry_run(
         assignments: changed(&fleet.assignments, rules, &change.delete_assignments)?,
         ..Fleet::default()
     };
-    let known = Known::new(observed, &new, Some(services));
+    let known = KnownFleet::new(observed, &new, Some(services));
     let rules = fleet.assignments.iter().chain(new.assignments.iter());
     let named: Vec<NodeName> = rules.filter_map(|rule| rule.agents.as_ref()?.as_str().parse().ok()).collect();
     let gone = fleet.agents.iter().map(|entry| &entry.name);
@@ -345,7 +345,7 @@ mod tests {
     fn effect_for(observed: &Observed, denied: &[&str], change: Value) -> Value {
         let services: BTreeSet<ServiceName> =
             ["shop-a", "shop-b", "docs"].iter().map(|name| name.parse().unwrap()).collect();
-        let change: Change = serde_json::from_value(change).unwrap();
+        let change: FleetChange = serde_json::from_value(change).unwrap();
         let denied = denied.iter().map(|name| name.parse().unwrap()).collect();
         serde_json::to_value(dry_run(&fleet(), &services, (observed, &denied), &change).unwrap()).unwrap()
     }
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!((&changed["without_effect"], &changed["warnings"]), (&json!([]), &json!([])));
         let deleted = effect(json!({ "delete_assignments": ["edge"], "delete_agents": ["cluster-1"] }));
         assert_eq!(deleted["agents"][0]["agent"], "laptop");
-        let wrong: Change =
+        let wrong: FleetChange =
             serde_json::from_value(json!({ "assignments": [{ "name": "a", "services": ["*"] }] })).unwrap();
         let error = dry_run(&fleet(), &BTreeSet::new(), (&Observed::default(), &BTreeSet::new()), &wrong).unwrap_err();
         assert!(error.starts_with("assignment `a` names no agents"), "{error}");

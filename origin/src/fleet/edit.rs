@@ -4,18 +4,18 @@ use weir_protocol::access_list::{AccessListError, Entries};
 use weir_upstream::DefinedBy;
 
 use super::error::FleetError;
-use super::kind::Kind;
+use super::fleet_entry::FleetEntry;
 use crate::catalog::{Outcome, Precondition, changeable, version};
 
 /// The author of an entry that applies.
-pub(crate) fn defined_by<T: Kind>(entries: &Entries<T>, name: &T::Name) -> DefinedBy {
+pub(crate) fn defined_by<T: FleetEntry>(entries: &Entries<T>, name: &T::Name) -> DefinedBy {
     let is_of_file = entries.file().any(|entry| entry.name() == name);
     if is_of_file { DefinedBy::File } else { DefinedBy::Api }
 }
 
 /// Decides a change of an entry; `new` is `None` when it is deleted. `now`: Unix milliseconds. Without entries nothing
 /// changes.
-pub(super) fn decide<T: Kind>(
+pub(super) fn decide<T: FleetEntry>(
     entries: &Entries<T>,
     name: &T::Name,
     new: Option<&T>,

@@ -5,7 +5,7 @@ use weir_protocol::access_list::{Entries, Fleet};
 use weir_runtime::metric_families;
 use weir_upstream::DefinedBy;
 
-use super::kind::Kind;
+use super::fleet_entry::FleetEntry;
 
 metric_families! {
     /// The families of agents, assignments and issuers.
@@ -21,7 +21,7 @@ metric_families! {
 
 impl FleetMetrics {
     pub(super) fn set(&self, fleet: &Fleet) {
-        fn of<T: Kind>(metrics: &FleetMetrics, entries: &Entries<T>) {
+        fn of<T: FleetEntry>(metrics: &FleetMetrics, entries: &Entries<T>) {
             let (file, all) = (entries.file().count(), entries.iter().count());
             for (by, count) in [(DefinedBy::File, file), (DefinedBy::Api, all - file)] {
                 let gauge = metrics.entries.with_label_values(&[T::KIND, by.as_str()]);

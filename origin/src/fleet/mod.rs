@@ -6,13 +6,13 @@
 mod dry_run;
 mod edit;
 mod error;
-mod kind;
+mod fleet_entry;
 mod metrics;
 mod record;
 mod store;
 
-pub(crate) use self::dry_run::{Change, Known, Observed, dry_run};
+pub(crate) use self::dry_run::{FleetChange, KnownFleet, Observed, dry_run};
 pub(crate) use self::error::FleetError;
-pub(crate) use self::kind::Kind;
+pub(crate) use self::fleet_entry::FleetEntry;
 pub(crate) use self::metrics::FleetMetrics;
 pub(crate) use self::store::FleetStore;

@@ -6,7 +6,7 @@ use weir_protocol::access_list::{Entries, MAX_KIND_BYTES};
 use weir_store::{Expect, MAX_RECORD_BYTES, Record, RecordError};
 
 use super::error::FleetError;
-use super::kind::Kind;
+use super::fleet_entry::FleetEntry;
 
 /// Keys of issuers hardly get smaller, everything else does.
 const ZSTD_LEVEL: i32 = 9;
@@ -29,7 +29,7 @@ pub(super) struct Stored<T> {
     pub(super) expect: Expect,
 }
 
-impl<T: Kind> Stored<T> {
+impl<T: FleetEntry> Stored<T> {
     /// Reads what an engine returned.
     pub(super) fn of(read: Result<Option<Record>, RecordError>) -> Result<Self, FleetError> {
         let record = match read.map_err(|error| FleetError::Unreadable(error.to_string()))? {
@@ -50,7 +50,7 @@ impl<T: Kind> Stored<T> {
 }
 
 /// The bytes of a record with the documents of `entries`.
-pub(super) fn encode<T: Kind>(entries: &Entries<T>) -> Result<Bytes, FleetError> {
+pub(super) fn encode<T: FleetEntry>(entries: &Entries<T>) -> Result<Bytes, FleetError> {
     let document = Document { revision: entries.revision(), documents: entries.documents().collect() };
     let json = serde_json::to_vec(&document).expect("plain data");
     let too_large = |bytes: usize, limit: usize| {

@@ -14,7 +14,7 @@ use weir_upstream::DefinedBy;
 
 use super::edit::{decide, defined_by};
 use super::error::FleetError;
-use super::kind::Kind;
+use super::fleet_entry::FleetEntry;
 use super::metrics::FleetMetrics;
 use super::record::{Stored, encode};
 use crate::catalog::{Outcome, Precondition};
@@ -74,7 +74,7 @@ impl FleetStore {
     }
 
     /// An entry that applies, with its author.
-    pub(crate) fn get<T: Kind>(&self, name: &T::Name) -> Option<(T, DefinedBy)> {
+    pub(crate) fn get<T: FleetEntry>(&self, name: &T::Name) -> Option<(T, DefinedBy)> {
         let fleet = self.inner.current.borrow();
         let entries = T::of(&fleet);
         entries.get(name).map(|entry| (entry.clone(), defined_by(entries, name)))
@@ -82,7 +82,7 @@ impl FleetStore {
 
     /// Replaces the entries of the configuration file.
     pub(crate) fn set_file(&self, file: &Fleet) {
-        fn of<T: Kind>(now: &mut Fleet, file: &Fleet) {
+        fn of<T: FleetEntry>(now: &mut Fleet, file: &Fleet) {
             let (entries, file) = (T::of(now), T::of(file).file().cloned());
             let changed = Entries::new(entries.revision(), entries.documents().cloned(), file);
             *T::of_mut(now) = changed.expect("both were within their bounds");
@@ -99,16 +99,24 @@ impl FleetStore {
     }
 
     /// Creates or replaces an entry.
-    pub(crate) async fn put<T: Kind>(&self, entry: T, precondition: &Precondition) -> Result<Outcome, FleetError> {
+    pub(crate) async fn put<T: FleetEntry>(
+        &self,
+        entry: T,
+        precondition: &Precondition,
+    ) -> Result<Outcome, FleetError> {
         self.edit(entry.name(), Some(&entry), precondition).await
     }
 
     /// Deletes an entry.
-    pub(crate) async fn delete<T: Kind>(&self, name: &T::Name, precondition: &Precondition) -> Result<(), FleetError> {
+    pub(crate) async fn delete<T: FleetEntry>(
+        &self,
+        name: &T::Name,
+        precondition: &Precondition,
+    ) -> Result<(), FleetError> {
         self.edit::<T>(name, None, precondition).await.map(drop)
     }
 
-    async fn edit<T: Kind>(
+    async fn edit<T: FleetEntry>(
         &self,
         name: &T::Name,
         new: Option<&T>,
@@ -131,14 +139,14 @@ impl FleetStore {
                 },
             }
             self.show(&changed);
-            tracing::info!(kind = T::ONE, %name, outcome = outcome.as_str(), "an entry was changed");
+            tracing::info!(kind = T::ONE, %name, outcome = outcome.into_str(), "an entry was changed");
             return Ok(outcome);
         }
         Err(FleetError::Contended(T::KIND))
     }
 
     /// Reads the record of a kind again, so that a read right after a change at another origin sees it.
-    pub(crate) async fn read_again<T: Kind>(&self) -> Result<(), FleetError> {
+    pub(crate) async fn read_again<T: FleetEntry>(&self) -> Result<(), FleetError> {
         if !self.inner.is_shared {
             return Ok(());
         }
@@ -147,7 +155,7 @@ impl FleetStore {
     }
 
     /// Reads a record and shows its documents. The caller changes nothing meanwhile, so that an older read shows nothing.
-    async fn read<T: Kind>(&self) -> Result<Stored<T>, FleetError> {
+    async fn read<T: FleetEntry>(&self) -> Result<Stored<T>, FleetError> {
         let mut stored = Stored::<T>::of(self.inner.records.get(&T::key()).await)?;
         let current = T::of(&self.inner.current.borrow()).clone();
         if stored.revision < current.revision() {
@@ -162,7 +170,7 @@ impl FleetStore {
         Ok(stored)
     }
 
-    fn show<T: Kind>(&self, entries: &Entries<T>) {
+    fn show<T: FleetEntry>(&self, entries: &Entries<T>) {
         self.inner.current.send_modify(|fleet| {
             // The file may have been reloaded meanwhile.
             let file: Vec<T> = T::of(fleet).file().cloned().collect();
@@ -208,7 +216,7 @@ impl FleetStore {
 
     /// Tells of documents that a file overrides.
     fn warn_of_overridden(&self) {
-        fn of<T: Kind>(fleet: &Fleet) {
+        fn of<T: FleetEntry>(fleet: &Fleet) {
             let entries = T::of(fleet);
             let is_document = |entry: &&T| entries.documents().any(|document| document.name() == entry.name());
             for entry in entries.file().filter(is_document) {
@@ -227,7 +235,7 @@ impl FleetStore {
 }
 
 /// Shows the number of documents of a kind beside its limit.
-fn bound<T: Kind>(store: &FleetStore, bounds: &Bounds) {
+fn bound<T: FleetEntry>(store: &FleetStore, bounds: &Bounds) {
     let watched = store.inner.current.subscribe();
     bounds.show(T::KIND, T::LIMIT, move || T::of(&watched.borrow()).documents().count());
 }

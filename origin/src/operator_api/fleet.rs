@@ -23,14 +23,14 @@ use super::validation::{Object, ParsedDocument};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
 use crate::config::{AssignmentConfig, EntryDocument};
-use crate::fleet::{Change, FleetError, Kind, Known, Observed, dry_run};
+use crate::fleet::{FleetChange, FleetEntry, FleetError, KnownFleet, Observed, dry_run};
 
 /// Dry runs of assignments at a time.
 pub(super) const ASSIGNMENT_DRY_RUNS: usize = 2;
 
 impl OperatorApi {
     /// A page of the entries of a kind that apply.
-    pub(super) async fn entries<T: Kind>(&self, head: &Parts) -> Result<Response<Body>, OperatorError>
+    pub(super) async fn entries<T: FleetEntry>(&self, head: &Parts) -> Result<Response<Body>, OperatorError>
     where
         T::Name: FromStr<Err: Display>,
     {
@@ -54,7 +54,7 @@ impl OperatorApi {
         body: Bytes,
     ) -> Result<Response<Body>, OperatorError>
     where
-        D: EntryDocument<Entry: Kind> + Object + Send + 'static,
+        D: EntryDocument<Entry: FleetEntry> + Object + Send + 'static,
     {
         match head.method {
             Method::GET | Method::HEAD => {
@@ -73,11 +73,11 @@ impl OperatorApi {
         }
     }
 
-    fn shown<D: EntryDocument<Entry: Kind>>(
+    fn shown<D: EntryDocument<Entry: FleetEntry>>(
         &self,
         name: &<D::Entry as Entry>::Name,
     ) -> Result<Document, OperatorError> {
-        let missing = || FleetError::Missing { kind: <D::Entry as Kind>::ONE, name: name.to_string() };
+        let missing = || FleetError::Missing { kind: <D::Entry as FleetEntry>::ONE, name: name.to_string() };
         let (entry, by) = self.fleet.get::<D::Entry>(name).ok_or_else(missing)?;
         Ok(Document::of_entry(&entry, by))
     }
@@ -89,9 +89,9 @@ impl OperatorApi {
         body: Bytes,
     ) -> Result<StatusCode, OperatorError>
     where
-        D: EntryDocument<Entry: Kind> + Object + Send + 'static,
+        D: EntryDocument<Entry: FleetEntry> + Object + Send + 'static,
     {
-        let kind = <D::Entry as Kind>::ONE;
+        let kind = <D::Entry as FleetEntry>::ONE;
         let mut precondition = precondition(&head.headers)?;
         let wrong = |errors| OperatorError::InvalidDocument { kind, name: name.to_string(), errors };
         let parsed = read::<D>(&name.to_string(), body, |_| Vec::new()).await?;
@@ -113,7 +113,7 @@ impl OperatorApi {
         let (fleet, services) = (self.fleet.current(), self.services_now().await.ok());
         let (observed, rule) = (self.observed.query(Observed::of).await.unwrap_or_default(), name.clone());
         let warnings = spawn_blocking(move || {
-            let known = Known::new(&observed, &fleet, services.as_ref());
+            let known = KnownFleet::new(&observed, &fleet, services.as_ref());
             fleet.assignments.get(&rule).map(|rule| known.warnings(rule)).unwrap_or_default()
         });
         Ok(document.with_warnings(warnings.await.unwrap_or_default()).answer(status, &head.headers))
@@ -136,8 +136,8 @@ impl OperatorApi {
         let (services, fleet) = (self.services_now().await?, self.fleet.current());
         let list = self.access_list.borrow().clone();
         let effect = spawn_blocking(move || {
-            let change: Change = match body.is_empty() {
-                true => Change::default(),
+            let change: FleetChange = match body.is_empty() {
+                true => FleetChange::default(),
                 false => weir_protocol::json::from_slice(&body).map_err(|error| error.to_string())?,
             };
             let list = list.map(|list| AccessList::parse(&list)).transpose().map_err(|error| error.to_string())?;

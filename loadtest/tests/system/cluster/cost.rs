@@ -6,7 +6,7 @@ use anyhow::ensure;
 use weir_loadtest::processes::nightly;
 use weir_loadtest::scrape::Metrics;
 
-use super::engine::Kind;
+use super::engine::EngineKind;
 use super::network::{Part, isolated};
 use super::recorder::{Pushing, Recorder};
 use super::scaling::until_stored;
@@ -40,7 +40,7 @@ fn a_cluster_costs_what_the_simulator_says() -> anyhow::Result<()> {
 
 async fn count() -> anyhow::Result<()> {
     let plan = Plan {
-        engine: Kind::Bucket,
+        engine: EngineKind::Bucket,
         origins: 3,
         edges: 1,
         repositories: 100,

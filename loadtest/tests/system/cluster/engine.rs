@@ -21,14 +21,14 @@ const ETCD_METRICS_PORT: u16 = 2381;
 
 /// The kinds of engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EngineKind {
     Bucket,
     Etcd,
 }
 
 /// A running engine.
 pub(crate) struct Engine {
-    kind: Kind,
+    kind: EngineKind,
     pub(crate) members: Vec<Member>,
     dir: PathBuf,
 }
@@ -38,10 +38,10 @@ impl Engine {
     ///
     /// # Errors
     /// It fails; or it is not installed, and `CI` is set.
-    pub(crate) async fn start(kind: Kind, dir: &Path) -> anyhow::Result<Option<Self>> {
+    pub(crate) async fn start(kind: EngineKind, dir: &Path) -> anyhow::Result<Option<Self>> {
         let (program, count) = match kind {
-            Kind::Bucket => ("moto_server", 1),
-            Kind::Etcd => ("etcd", 3),
+            EngineKind::Bucket => ("moto_server", 1),
+            EngineKind::Etcd => ("etcd", 3),
         };
         let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if found.is_err() {
@@ -54,10 +54,10 @@ impl Engine {
         let mut members = Vec::new();
         for machine in machines {
             let arguments = match kind {
-                Kind::Bucket => {
+                EngineKind::Bucket => {
                     ["-H", &machine.address.to_string(), "-p", &S3_PORT.to_string()].map(str::to_owned).into()
                 }
-                Kind::Etcd => etcd_arguments(machine.address, &addresses, dir),
+                EngineKind::Etcd => etcd_arguments(machine.address, &addresses, dir),
             };
             let log = dir.join(format!("{program}-{}.log", machine.address));
             let mut member = Member { program, arguments, log, child: None, machine };
@@ -66,12 +66,12 @@ impl Engine {
         }
         let engine = Self { kind, members, dir: dir.to_owned() };
         match kind {
-            Kind::Bucket => {
+            EngineKind::Bucket => {
                 let at = (engine.members[0].machine.address, S3_PORT).into();
                 until("the server of S3 listens", async || TcpStream::connect(at).await.is_ok()).await?;
                 create_bucket(at).await?;
             }
-            Kind::Etcd => {
+            EngineKind::Etcd => {
                 std::fs::create_dir(engine.objects())?;
                 until("etcd has a leader", async || engine.leader().await.is_some()).await?;
             }
@@ -82,7 +82,7 @@ impl Engine {
     /// `[store]` and the keys of `[cluster]` that belong to the engine.
     pub(crate) fn config(&self) -> (String, String) {
         match self.kind {
-            Kind::Bucket => {
+            EngineKind::Bucket => {
                 let endpoint = format!("http://{}:{S3_PORT}", self.members[0].machine.address);
                 let store = format!(
                     "url = \"s3://weir/nemesis\"\nendpoint = \"{endpoint}\"\nallow_http = true\n\
@@ -90,7 +90,7 @@ impl Engine {
                 );
                 (store, "engine = \"bucket\"\n".to_owned())
             }
-            Kind::Etcd => {
+            EngineKind::Etcd => {
                 let addresses = self.members.iter().map(|member| member.machine.address);
                 let endpoints: Vec<_> = addresses.map(|address| format!("\"http://{address}:{ETCD_PORT}\"")).collect();
                 let etcd = format!("etcd = {{ endpoints = [{}], allow_http = true }}", endpoints.join(", "));

@@ -20,7 +20,7 @@ use http::StatusCode;
 use weir_loadtest::processes::{nightly, until};
 use weir_loadtest::scrape::Metrics;
 
-use self::engine::Kind;
+use self::engine::EngineKind;
 use self::judge::Rules;
 use self::network::{Part, isolated};
 use self::recorder::{Looking, Pushing, Recorder};
@@ -37,8 +37,10 @@ const GIT_DELAY: Duration = Duration::from_millis(500);
 
 #[test]
 fn three_origins_hold_against_faults() -> anyhow::Result<()> {
-    let parts: [Part<'_>; 2] =
-        [("on a bucket", || on_machines(faults(Kind::Bucket))), ("on etcd", || on_machines(faults(Kind::Etcd)))];
+    let parts: [Part<'_>; 2] = [
+        ("on a bucket", || on_machines(faults(EngineKind::Bucket))),
+        ("on etcd", || on_machines(faults(EngineKind::Etcd))),
+    ];
     // Where times are judged, each has the processors for itself.
     isolated("cluster::three_origins_hold_against_faults", &parts, !nightly())
 }
@@ -48,7 +50,7 @@ fn on_machines(body: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(body)
 }
 
-async fn faults(engine: Kind) -> anyhow::Result<()> {
+async fn faults(engine: EngineKind) -> anyhow::Result<()> {
     let seed = match std::env::var(SEED) {
         Ok(seed) => seed.parse().with_context(|| format!("{SEED} must be a number"))?,
         Err(_) => fastrand::u64(..1_000_000),

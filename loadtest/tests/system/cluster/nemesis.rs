@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::engine::Kind;
+use super::engine::EngineKind;
 use super::history::{CutOff, Death};
 use super::network::Machine;
 use super::recorder::Recorder;
@@ -52,7 +52,7 @@ pub(crate) struct Step {
 /// What the steps depend on besides the seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    pub(crate) engine: Kind,
+    pub(crate) engine: EngineKind,
     pub(crate) origins: usize,
     pub(crate) edges: usize,
     pub(crate) ttl: Duration,
@@ -82,7 +82,7 @@ pub(crate) fn steps(seed: u64, plan: &Plan) -> Vec<Step> {
             Fault::PauseEngine,
             Fault::FillDisk(other),
         ];
-        if plan.engine == Kind::Etcd {
+        if plan.engine == EngineKind::Etcd {
             round.push(Fault::KillLeader);
         }
         rng.shuffle(&mut round);
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_seed_has_every_kind_of_fault_in_each_round() {
         let plan = Plan {
-            engine: Kind::Etcd,
+            engine: EngineKind::Etcd,
             origins: 3,
             edges: 3,
             ttl: Duration::from_secs(3),

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use weir_loadtest::processes::{nightly, until};
 use weir_loadtest::scrape::Metrics;
 
-use super::engine::Kind;
+use super::engine::EngineKind;
 use super::judge::Rules;
 use super::network::{Part, isolated};
 use super::recorder::Pushing;
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 fn plan(repositories: usize) -> Plan {
     let poll_interval = Duration::from_secs(if repositories > 100 { 30 } else { 5 });
     Plan {
-        engine: Kind::Bucket,
+        engine: EngineKind::Bucket,
         origins: 3,
         edges: 1,
         repositories,
@@ -138,7 +138,7 @@ fn the_repositories_of_a_dead_owner_are_published_again() -> anyhow::Result<()> 
 async fn a_death_among_many() -> anyhow::Result<()> {
     let repositories = std::env::var(MANY).ok().map_or(Ok(1_000), |many| many.parse())?;
     let ttl = Duration::from_secs(30);
-    let plan = Plan { engine: Kind::Etcd, ttl, poll_interval: ttl * 4, fresh: ttl, ..plan(repositories) };
+    let plan = Plan { engine: EngineKind::Etcd, ttl, poll_interval: ttl * 4, fresh: ttl, ..plan(repositories) };
     let begun = Instant::now();
     let Some(mut site) = Site::start(&plan).await? else { return Ok(()) };
     until_settled(&site).await?;

@@ -7,7 +7,7 @@ use weir_protocol::issuer::Issuer;
 use weir_store::RecordKey;
 
 /// A kind of entries.
-pub(crate) trait Kind: Entry + DeserializeOwned + Send + Sync + 'static {
+pub(crate) trait FleetEntry: Entry + DeserializeOwned + Send + Sync + 'static {
     /// One of them, for messages.
     const ONE: &'static str;
 
@@ -28,7 +28,7 @@ pub(crate) trait Kind: Entry + DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-impl Kind for Agent {
+impl FleetEntry for Agent {
     const ONE: &'static str = "agent";
 
     fn of(fleet: &Fleet) -> &Entries<Self> {
@@ -40,7 +40,7 @@ impl Kind for Agent {
     }
 }
 
-impl Kind for Assignment {
+impl FleetEntry for Assignment {
     const ONE: &'static str = "assignment";
 
     fn of(fleet: &Fleet) -> &Entries<Self> {
@@ -52,7 +52,7 @@ impl Kind for Assignment {
     }
 }
 
-impl Kind for Issuer {
+impl FleetEntry for Issuer {
     const ONE: &'static str = "issuer";
 
     fn of(fleet: &Fleet) -> &Entries<Self> {
