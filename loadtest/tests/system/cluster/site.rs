@@ -15,7 +15,7 @@ use weir_loadtest::processes::{Node, binary, until};
 use weir_loadtest::scrape;
 use weir_runtime::certificates;
 
-use super::engine::{Engine, Kind};
+use super::engine::{Engine, EngineKind};
 use super::network::{HARNESS, Machine, sh};
 use super::upstream::Upstream;
 
@@ -29,7 +29,7 @@ const DISK: usize = 96;
 
 /// What a test wants.
 pub(crate) struct Plan {
-    pub(crate) engine: Kind,
+    pub(crate) engine: EngineKind,
     /// Those that start; one more is prepared.
     pub(crate) origins: u8,
     pub(crate) edges: u8,
@@ -110,11 +110,14 @@ impl Site {
                 let config = format!(
                     "name = \"{name}\"\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\ndata_dir = \"{name}-data\"\n\
                      [tls]\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\nclient_ca = \"ca.pem\"\n\
+                     [limits]\nrequests_per_minute_per_host = {requests}\n\
                      [store]\n{store}\
                      [cluster]\nadvertise = \"https://{listen}\"\nsession_ttl = \"{ttl:?}\"\n{cluster}\
                      {repositories}",
                     admin = admin(&machine),
                     ttl = plan.ttl,
+                    // All repositories are on one host: their polls must not wait for its budget.
+                    requests = 1_200.max(6 * plan.repositories),
                 );
                 Placed::new(dir.path(), &name, machine, ORIGIN_PORT, &config)
             })
