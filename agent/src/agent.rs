@@ -1,4 +1,4 @@
-//! Composition: builds the parts of an agent from its configuration.
+//! A running agent: built from its configuration, reloaded, and stopped.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,32 +7,28 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use prometheus::Registry;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::watch;
 use weir_protocol::name::ServiceName;
-use weir_protocol::observed::HookState;
-use weir_release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
+use weir_release::{Modes, Pins, RootLock, read_pins};
 use weir_runtime::admin::{Admin, Readiness};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::HttpMetrics;
 use weir_runtime::shutdown::Drain;
 
-use crate::config::{Config, ServiceConfig};
+use crate::composition::Composition;
+use crate::config::Config;
 use crate::edge_client::{EdgeClient, Edges, register_edges};
 use crate::freshness_monitor::Monitor;
-use crate::hook::{Check, Hook};
-use crate::metrics::{Metrics, unix_seconds};
-use crate::observed::Observer;
-use crate::poll::{Batch, BatchSchedule, Command, DownloadLimits, EventStream, Follower, Poller, Schedule, release_of};
+use crate::metrics::Metrics;
+use crate::poll::DownloadLimits;
 use crate::readiness::readiness;
 use crate::reload::{self, Reloader};
-use crate::roster::{Roster, Service, Services, followed_before};
+use crate::roster::{Roster, followed_before};
+use crate::services::{Command, Services};
 use crate::status::ServiceStatus;
 use crate::supervise::supervise;
 use crate::verify::Trust;
-
-/// The most queued commands per service; more would repeat the same.
-const MAX_COMMANDS: usize = 8;
 
 /// The time between two looks at the pins, which the command line writes.
 const PIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,7 +100,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let reloader = Reloader::new(composition.config.clone(), roster.handle(), composition.metrics.clone());
     let reloader = Arc::new(WatchedFiles::new(reloader, read));
     composition.drain.spawn(watch_pins(composition.config.root.clone(), pins_read, composition.drain.clone()));
-    composition.follow_lists(&services, &roster);
+    composition.follow_lists(&services, roster.handle());
     composition.drain.spawn(supervise(roster, composition.drain.clone()));
     if let Some(monitor) = composition.monitor.clone() {
         composition.drain.spawn(supervise(monitor, composition.drain.clone()));
@@ -127,21 +123,6 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let (monitor, drain) = (composition.monitor.clone(), composition.drain.clone());
     reloader.follow(&drain);
     Ok(Running { services, admin_address, registry, reloader, monitor, drain })
-}
-
-/// The parts that all services share.
-pub(crate) struct Composition {
-    pub(crate) config: Config,
-    once: bool,
-    lock: Arc<RootLock>,
-    pub(crate) edges: Arc<EdgeClient>,
-    downloads: DownloadLimits,
-    pub(crate) metrics: Metrics,
-    trust: Option<Arc<Trust>>,
-    pub(crate) monitor: Option<Monitor>,
-    pins: watch::Receiver<Arc<Pins>>,
-    pub(crate) drain: Drain,
-    started: SystemTime,
 }
 
 /// Reads the pins again and again: they are written by another process, perhaps on a file system that tells nobody.
@@ -170,159 +151,6 @@ async fn watch_pins(root: PathBuf, pins: watch::Sender<Arc<Pins>>, drain: Drain)
                 }
             }
         }
-    }
-}
-
-impl Composition {
-    /// Starts what asks for all services at once. `--once` needs it only to know the services.
-    fn follow_lists(&self, services: &Arc<Services>, roster: &Roster) {
-        if self.once && !self.config.is_dynamic() {
-            return;
-        }
-        let (want, wanted) = mpsc::channel(MAX_COMMANDS);
-        let (cursor, cursor_read) = watch::channel(None);
-        let config = &self.config;
-        if !self.once {
-            let stream = EventStream {
-                services: services.clone(),
-                asked: self.edges.asked(),
-                timeout: config.request_timeout,
-                spread: config.spread,
-                agent: config.name.clone(),
-                wanted: want,
-                cursor: cursor_read,
-                errors: 0,
-                metrics: self.metrics.clone(),
-                drain: self.drain.clone(),
-            };
-            self.drain.spawn(supervise(stream, self.drain.clone()));
-            let (services, edges, metrics) = (services.clone(), self.edges.clone(), self.metrics.clone());
-            let observer = Observer::new(config, services, edges, metrics, self.drain.clone());
-            self.drain.spawn(supervise(observer, self.drain.clone()));
-        }
-        let batch = Batch {
-            roster: roster.handle(),
-            services: services.clone(),
-            asked: self.edges.asked(),
-            timeout: config.request_timeout,
-            has_trust: self.trust.is_some(),
-            schedule: BatchSchedule::new(&config.name, config.poll_interval, Instant::now()),
-            wanted,
-            cursor,
-            known: None,
-            metrics: self.metrics.clone(),
-            drain: self.drain.clone(),
-        };
-        self.drain.spawn(supervise(batch, self.drain.clone()));
-    }
-
-    /// Opens or creates the directory of a service. A failure is left to its first poll, which tries again and reports it.
-    pub(crate) async fn open(&self, service: &ServiceName) -> Arc<ServiceDirectory> {
-        let config = &self.config;
-        let limits = Limits { max_files: config.max_files, max_bytes: config.max_tarball_bytes.as_u64() };
-        let (lock, modes) = (self.lock.clone(), Modes { group_write: config.group_write });
-        // The end of `--once` is that of the hooks of this run.
-        let required = self.once.then(|| config.hooks_of(service)).filter(ServiceConfig::has_hook);
-        let required = required.map(|hooks| hooks.hooks_hash());
-        let (root, keep) = (&config.root, config.keep_releases);
-        let directory = Arc::new(ServiceDirectory::new(root, service, keep, limits, modes, lock, required));
-        let opened = directory.clone();
-        let _ = tokio::task::spawn_blocking(move || opened.restore()).await;
-        directory
-    }
-
-    /// Starts the tasks of a service. `hooks`: what they run. `within`: the first poll is spread over this.
-    #[expect(clippy::too_many_lines, reason = "composition: a list of steps")]
-    pub(crate) fn follow(
-        &self,
-        name: &ServiceName,
-        directory: Arc<ServiceDirectory>,
-        hooks: ServiceConfig,
-        within: Duration,
-    ) -> Service {
-        let (name, service, drain) = (name.clone(), hooks.clone(), self.drain.part());
-        let metrics = self.metrics.service(&name);
-        let state = directory.state();
-        let pending = directory.hook_job().is_some();
-        let status = watch::Sender::new(ServiceStatus {
-            release: release_of(&directory, &state),
-            last_success: state.last_success(),
-            hook: match (service.has_hook(), &state.release) {
-                (false, _) | (_, None) => HookState::None,
-                (true, Some(_)) if pending => HookState::Pending,
-                (true, Some(_)) => HookState::Succeeded,
-            },
-            ..ServiceStatus::default()
-        });
-        if let Some(last) = state.last_success() {
-            metrics.last_success.set(unix_seconds(last));
-        }
-        if let Some(release) = &state.release {
-            metrics.generation.set(i64::try_from(release.generation).unwrap_or(i64::MAX));
-        }
-        let check = service.check.clone().map(|command| Check {
-            service: name.clone(),
-            command,
-            timeout: self.config.exec_timeout,
-            metrics: self.metrics.check(&name),
-        });
-        let hook = service.has_hook().then(|| {
-            let switched = Arc::new(Notify::new());
-            let hook_metrics = self.metrics.hook(&name);
-            hook_metrics.pending.set(pending.into());
-            if let Some(last) = state.hook_last_success() {
-                hook_metrics.last_success.set(unix_seconds(last));
-            }
-            let hook = Hook {
-                service: name.clone(),
-                config: service,
-                ca: self.config.ca.clone(),
-                timeout: self.config.exec_timeout,
-                files: Arc::new(Semaphore::new(1)),
-                directory: directory.clone(),
-                switched: switched.clone(),
-                needs_confirmation: self.once,
-                status: status.clone(),
-                metrics: hook_metrics,
-                drain: drain.clone(),
-            };
-            drain.spawn(supervise(hook, drain.clone()));
-            switched
-        });
-        let upstream_unreachable = self.monitor.is_none().then(|| self.metrics.upstream_unreachable(&name));
-        if let Some(monitor) = &self.monitor {
-            monitor.watch(name.clone(), status.clone(), self.metrics.proof(&name));
-        }
-        let (commands, received) = mpsc::channel(MAX_COMMANDS);
-        let (config, now) = (&self.config, Instant::now());
-        let mut schedule = Schedule::new(&config.name, &name, config.poll_interval, config.refresh_interval, now);
-        schedule.begin_within(now, within);
-        let follower = Follower {
-            spread: config.spread,
-            row: None,
-            schedule,
-            poller: Poller::new(
-                name,
-                config,
-                self.edges.clone(),
-                self.downloads.clone(),
-                directory.clone(),
-                self.metrics.clone(),
-                self.trust.clone(),
-            ),
-            directory: directory.clone(),
-            status: status.clone(),
-            commands: received,
-            metrics,
-            hook,
-            check,
-            veto: None,
-            pins: self.pins.clone(),
-            rejected: None,
-            drain: drain.clone(),
-        };
-        drain.spawn(supervise(follower, drain.clone()));
-        Service { status, directory, upstream_unreachable, commands, part: drain, hooks }
     }
 }
 

@@ -4,7 +4,8 @@
 //! poll (batch, events, follower) ── requests ──> edge_client (HTTP/3, HTTP/2, which of them) ──> edges
 //!      │ something changed
 //!      └─> fetch (decode, hash) ─> weir-release (unpack, switch, compare, prune) ─> hook (exec)
-//! roster (which services begin and end), observed (what is in place, and what stops it)
+//! services (those that are followed now) <── roster (which ones begin and end), composition (their tasks)
+//! observed (what is in place, and what stops it)
 //! verify (signatures of publications, freshness statements): with `trust`
 //! ```
 //!
@@ -14,6 +15,7 @@ mod absence;
 mod agent;
 pub mod check;
 pub mod command_line;
+mod composition;
 pub mod config;
 pub mod doctor;
 mod edge_client;
@@ -30,7 +32,9 @@ mod poll;
 mod readiness;
 mod reload;
 mod roster;
+mod roster_messages;
 mod selection;
+mod services;
 mod status;
 mod supervise;
 mod verify;

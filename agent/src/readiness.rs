@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::Readiness;
 
-use crate::poll::OLD;
+use crate::services::OLD;
 use crate::status::ServiceStatus;
 
 /// An agent is ready once it knows its services and every one has a release. One that no edge has, perhaps because its name is

@@ -16,7 +16,7 @@ use weir_runtime::tls;
 use crate::config::{Config, RELOADABLE};
 use crate::edge_client::Edges;
 use crate::metrics::Metrics;
-use crate::roster::RosterHandle;
+use crate::roster_messages::RosterHandle;
 
 /// Replaces the edges and the services of a running agent.
 pub(crate) struct Reloader {

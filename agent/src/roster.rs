@@ -7,258 +7,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Context;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc;
 use weir_protocol::name::ServiceName;
 use weir_release::{ServiceDirectory, remove_pin, remove_tree};
-use weir_runtime::shutdown::Drain;
 
 use crate::absence::Listed;
-use crate::agent::Composition;
+use crate::composition::Composition;
 use crate::config::{Config, ServiceConfig};
 use crate::edge_client::Edges;
-use crate::metrics::ServiceGauge;
-use crate::poll::{Command, OLD, ReceivedRow};
+use crate::roster_messages::{List, MAX_MESSAGES, Message, RosterHandle};
 use crate::selection::Selection;
-use crate::status::ServiceStatus;
+use crate::services::{Services, mark_changes};
 use crate::supervise::Task;
 
 /// The file in the directory of a service that is no longer followed: the time since when.
 const ENDED: &str = "unassigned-since";
-
-/// The most messages that wait for the roster.
-const MAX_MESSAGES: usize = 8;
-
-/// The most services whose upstreams are remembered as unreachable.
-const MAX_UNREACHABLE: usize = 100_000;
-
-/// A service that is followed.
-pub(crate) struct Service {
-    pub(crate) status: watch::Sender<ServiceStatus>,
-    pub(crate) directory: Arc<ServiceDirectory>,
-    pub(crate) commands: mpsc::Sender<Command>,
-    /// The tasks of this service.
-    pub(crate) part: Drain,
-    /// Whether the origin cannot reach the upstream, by the events of an edge. `None`: signed statements say it.
-    pub(crate) upstream_unreachable: Option<ServiceGauge>,
-    /// What they run before and after a switch.
-    pub(crate) hooks: ServiceConfig,
-}
-
-/// The services that are followed now.
-pub(crate) struct Services {
-    followed: RwLock<BTreeMap<ServiceName, Service>>,
-    /// Whether an edge has said which services there are, if that matters.
-    pub(crate) are_known: watch::Sender<bool>,
-    /// When an origin confirmed the last answer with all services, if that was long before the answer.
-    cut_off: Mutex<Option<Instant>>,
-    /// Services that are assigned, and that `allow` excludes, with the time since when.
-    not_allowed: Mutex<BTreeMap<ServiceName, SystemTime>>,
-    /// Services whose status may have changed.
-    changed: Mutex<BTreeSet<ServiceName>>,
-    /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
-    unreachable: Mutex<BTreeMap<ServiceName, SystemTime>>,
-}
-
-/// A status, without a release that readers do not find on disk.
-fn on_disk((mut status, directory): (ServiceStatus, Arc<ServiceDirectory>)) -> ServiceStatus {
-    status.release.take_if(|_| !directory.has_current());
-    status
-}
-
-/// Marks a service whenever its status changes, until its tasks end.
-async fn mark_changes(
-    name: ServiceName,
-    mut status: watch::Receiver<ServiceStatus>,
-    services: Arc<Services>,
-    part: Drain,
-) {
-    loop {
-        services.changed().insert(name.clone());
-        tokio::select! {
-            () = part.begun() => return,
-            changed = status.changed() => if changed.is_err() { return },
-        }
-    }
-}
-
-impl Service {
-    fn present(&self) -> (ServiceStatus, Arc<ServiceDirectory>) {
-        (self.status.borrow().clone(), self.directory.clone())
-    }
-
-    fn show_upstream(&self, since: Option<SystemTime>) {
-        self.upstream_unreachable.iter().for_each(|gauge| gauge.set(f64::from(u8::from(since.is_some()))));
-        self.status.send_if_modified(|status| {
-            let is_new = status.upstream_unreachable_since != since;
-            status.upstream_unreachable_since = since;
-            is_new
-        });
-    }
-}
-
-impl Services {
-    pub(crate) fn new() -> Self {
-        Self {
-            followed: RwLock::default(),
-            are_known: watch::Sender::new(false),
-            cut_off: Mutex::default(),
-            not_allowed: Mutex::default(),
-            changed: Mutex::default(),
-            unreachable: Mutex::default(),
-        }
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ServiceName, Service>> {
-        self.followed.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<ServiceName, Service>> {
-        self.followed.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Their names, sorted.
-    pub(crate) fn names(&self) -> Vec<ServiceName> {
-        self.read().keys().cloned().collect()
-    }
-
-    /// The status of one.
-    pub(crate) fn status(&self, service: &ServiceName) -> Option<watch::Receiver<ServiceStatus>> {
-        self.read().get(service).map(|service| service.status.subscribe())
-    }
-
-    /// The present status of each.
-    pub(crate) fn statuses(&self) -> Vec<(ServiceName, ServiceStatus)> {
-        let all: Vec<_> = self.read().iter().map(|(name, service)| (name.clone(), service.present())).collect();
-        all.into_iter().map(|(name, present)| (name, on_disk(present))).collect()
-    }
-
-    /// The present status of one.
-    pub(crate) fn present(&self, service: &ServiceName) -> Option<ServiceStatus> {
-        let present = self.read().get(service).map(Service::present);
-        present.map(on_disk)
-    }
-
-    /// The services whose status may have changed since the last call, those that began or ended included.
-    pub(crate) fn take_changed(&self) -> BTreeSet<ServiceName> {
-        mem::take(&mut *self.changed())
-    }
-
-    fn changed(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Passes a command on. A full queue already has the same command, or the next row says the same.
-    pub(crate) fn command(&self, service: &ServiceName, command: Command) {
-        if let Some(service) = self.read().get(service) {
-            let _ = service.commands.try_send(command);
-        }
-    }
-
-    /// An edge says since when the upstream of these services is unreachable; `None`: it is reachable.
-    pub(crate) fn tell_upstream(&self, services: &[ServiceName], since: Option<SystemTime>) {
-        let (mut unreachable, followed) = (self.unreachable(), self.read());
-        for name in services {
-            match since {
-                Some(since) if unreachable.len() < MAX_UNREACHABLE => drop(unreachable.insert(name.clone(), since)),
-                _ => drop(unreachable.remove(name)),
-            }
-            followed.get(name).inspect(|service| service.show_upstream(unreachable.get(name).copied()));
-        }
-    }
-
-    /// Shows what is known of the upstream of a service that has just begun.
-    fn show_upstream(&self, name: &ServiceName) {
-        let since = self.unreachable();
-        self.read().get(name).inspect(|service| service.show_upstream(since.get(name).copied()));
-    }
-
-    /// Nothing is known of the upstreams: another edge will tell.
-    pub(crate) fn forget_upstreams(&self) {
-        self.unreachable().clear();
-        self.read().values().for_each(|service| service.show_upstream(None));
-    }
-
-    fn unreachable(&self) -> MutexGuard<'_, BTreeMap<ServiceName, SystemTime>> {
-        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Services that are assigned, and that `allow` excludes, with the time since when.
-    pub(crate) fn not_allowed(&self) -> MutexGuard<'_, BTreeMap<ServiceName, SystemTime>> {
-        self.not_allowed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// An edge answered with all services: an origin confirmed them so long ago. `None`: it does not say, or no edge is asked
-    /// for all any more.
-    pub(crate) fn answered(&self, age: Option<Duration>, now: Instant) {
-        let confirmed = age.filter(|age| *age > OLD).and_then(|age| now.checked_sub(age));
-        *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner) = confirmed;
-    }
-
-    /// How long ago an origin confirmed the last answer, if the edge was cut off then.
-    pub(crate) fn age(&self, now: Instant) -> Duration {
-        let confirmed = *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
-        confirmed.map_or(Duration::ZERO, |confirmed| now.duration_since(confirmed))
-    }
-
-    /// Passes a row on to the task of its service, if it is followed.
-    pub(crate) fn tell(&self, received: ReceivedRow) {
-        let service = received.row.service.clone();
-        self.command(&service, Command::Row(Box::new(received)));
-    }
-}
-
-/// What the roster reacts to.
-enum Message {
-    /// The configuration has changed, with its edges.
-    Configured(Box<(Config, Edges)>, oneshot::Sender<()>),
-    /// An edge said which services there are. The answer: whether all are to be asked.
-    Listed(List, oneshot::Sender<bool>),
-    /// All edges were asked for this selection. `None`: one that counts did not answer.
-    AllListed(Selection, Option<BTreeSet<ServiceName>>),
-    /// All tasks of a service have ended.
-    Ended(ServiceName),
-}
-
-/// The services that there are, as an edge says.
-pub(crate) struct List {
-    pub(crate) services: BTreeSet<ServiceName>,
-    /// What it was asked for.
-    pub(crate) selection: Selection,
-}
-
-/// Sends to the roster.
-#[derive(Clone)]
-pub(crate) struct RosterHandle(mpsc::Sender<Message>);
-
-impl RosterHandle {
-    /// Follows the services of a configuration, at its edges. Blocks.
-    ///
-    /// # Errors
-    /// The agent is stopping. Nothing has changed.
-    pub(crate) fn configure(&self, config: Config, edges: Edges) -> anyhow::Result<()> {
-        let (done, result) = oneshot::channel();
-        // An error: the result never comes.
-        let _ = self.0.blocking_send(Message::Configured(Box::new((config, edges)), done));
-        result.blocking_recv().context("the agent is stopping")
-    }
-
-    /// An edge said which services there are. Returns once they are followed, and whether all edges are to be asked: lists
-    /// lack a service for long.
-    pub(crate) async fn listed(&self, list: List) -> bool {
-        let (done, applied) = oneshot::channel();
-        let _ = self.0.send(Message::Listed(list, done)).await;
-        applied.await.unwrap_or_default()
-    }
-
-    /// All edges were asked, and list these services together. `None`: one that counts did not answer.
-    pub(crate) async fn all_listed(&self, selection: Selection, services: Option<BTreeSet<ServiceName>>) {
-        let _ = self.0.send(Message::AllListed(selection, services)).await;
-    }
-}
 
 /// The task that begins and ends services.
 pub(crate) struct Roster {
@@ -560,18 +326,6 @@ fn remove_ended(root: &Path, in_use: &BTreeSet<ServiceName>, keep: Duration, now
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_age_of_an_old_answer_grows_until_the_next_one() {
-        let (services, now, second) = (Services::new(), Instant::now(), Duration::from_secs(1));
-        services.answered(Some(OLD + second), now);
-        assert_eq!(services.age(now + OLD), 2 * OLD + second);
-        for (age, why) in [(Some(OLD), "young"), (None, "no edge is asked for all")] {
-            services.answered(Some(OLD + second), now);
-            services.answered(age, now);
-            assert_eq!(services.age(now + OLD), Duration::ZERO, "{why}");
-        }
-    }
 
     fn names(names: &[&str]) -> BTreeSet<ServiceName> {
         names.iter().map(|name| name.parse().unwrap()).collect()

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient};
 use crate::fetch::retry_after;
 use crate::metrics::Metrics;
-use crate::roster::Services;
+use crate::services::Services;
 use crate::status::ServiceStatus;
 use crate::supervise::Task;
 

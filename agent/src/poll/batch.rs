@@ -17,11 +17,11 @@ use weir_runtime::shutdown::Drain;
 use super::batch_schedule::BatchSchedule;
 use super::error::PollError;
 use super::response_status::succeeded;
-use super::row::ReceivedRow;
 use crate::edge_client::{Asked, Edge, Edges, Protocol};
 use crate::metrics::Metrics;
-use crate::roster::{List, RosterHandle, Services};
+use crate::roster_messages::{List, RosterHandle};
 use crate::selection::Selection;
+use crate::services::{OLD, ReceivedRow, Services};
 use crate::supervise::Task;
 
 /// The task that polls for all services.
@@ -56,9 +56,6 @@ struct Answer {
     age: Option<Duration>,
     protocol: Protocol,
 }
-
-/// The age of an answer beyond which the other edges are asked as well: the edge may be cut off from its origins.
-pub(crate) const OLD: Duration = Duration::from_secs(30);
 
 /// How much younger the answer of another edge must be; up to twice as much, so that not all agents move at once.
 const YOUNGER_BY: Duration = Duration::from_secs(15);

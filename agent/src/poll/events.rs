@@ -13,13 +13,12 @@ use weir_runtime::shutdown::Drain;
 
 use super::error::PollError;
 use super::response_status::succeeded;
-use super::row::ReceivedRow;
 use super::schedule::back_off;
 use crate::edge_client::{Asked, Edge, Edges, RequestError, Response};
 use crate::metrics::Metrics;
 use crate::phase::phase;
-use crate::roster::Services;
 use crate::selection::Selection;
+use crate::services::{ReceivedRow, Services};
 use crate::supervise::Task;
 
 /// A stream that says nothing for this long is dead.

@@ -13,23 +13,15 @@ use weir_runtime::shutdown::Drain;
 use super::error::{AllEdgesFailed, Failure, PollError};
 use super::poller::Poller;
 use super::request::{LocalState, PollResult, Wanted};
-use super::row::{CurrentState, Meaning, ReceivedRow, is_not_published, is_outdated, meaning, offered};
+use super::row::{CurrentState, Meaning, is_not_published, is_outdated, meaning, offered};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::TarballHeaders;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
+use crate::services::{Command, ReceivedRow};
 use crate::status::{Activity, Release, ServiceStatus};
 use crate::supervise::Task;
-
-/// A command to the task.
-#[derive(Debug, Clone)]
-pub(crate) enum Command {
-    Poll,
-    Refresh,
-    /// What an edge says about the service, in a batch poll or an event.
-    Row(Box<ReceivedRow>),
-}
 
 pub(crate) struct Follower {
     pub(crate) poller: Poller,

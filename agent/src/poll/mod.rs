@@ -21,11 +21,10 @@ mod row;
 mod schedule;
 mod spool;
 
-pub(crate) use batch::{Batch, OLD};
+pub(crate) use batch::Batch;
 pub(crate) use batch_schedule::BatchSchedule;
 pub(crate) use events::EventStream;
-pub(crate) use follower::{Command, Follower, release_of};
+pub(crate) use follower::{Follower, release_of};
 pub(crate) use interrupted::DownloadLimits;
 pub(crate) use poller::Poller;
-pub(crate) use row::ReceivedRow;
 pub(crate) use schedule::Schedule;

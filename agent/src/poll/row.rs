@@ -6,15 +6,6 @@
 use weir_protocol::batch_poll::{BatchRow, RowState};
 use weir_protocol::digest::TarballDigest;
 
-use crate::edge_client::Protocol;
-
-/// A row, with the version of HTTP over which it came.
-#[derive(Debug, Clone)]
-pub(crate) struct ReceivedRow {
-    pub(crate) row: BatchRow,
-    pub(crate) protocol: Protocol,
-}
-
 /// The state of a service on this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CurrentState {
