@@ -42,7 +42,6 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/ownership/src", &["decision", "repository"], "one state machine in two files"),
     ("origin/ownership/src/simulation", &["check", "engine"], "one simulator in several files"),
     ("origin/ownership/src/simulation", &["node", "world", "writer"], "one simulator in several files"),
-    ("origin/src/reconcile", &["build", "bundles", "context", "handle", "lfs", "maintenance", "part_sources", "pipeline", "poll", "rebuild", "start", "steps", "worker"], "`impl Worker` in seven files"),
     ("origin/git/src/mirror", &["left_out", "listing", "protocol_session", "refs"], "one listing in four files"),
     ("origin/git/src/tree", &["contents", "walk"], "one walk in two files"),
 ];

@@ -1,36 +1,19 @@
 //! Builds the tarball of a service. All of this blocks.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tokio::runtime::Handle;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{RetryPolicy, Service, ServiceFailure, Source};
+use weir_source::{RetryPolicy, Service, ServiceFailure};
 use weir_store::Area;
-use weir_tarball::{Base, BuildContext, Built, Limits, Recipe};
-use weir_upstream::{DataDir, free_disk};
+use weir_tarball::{Base, BuildContext, Built, Recipe};
+use weir_upstream::free_disk;
 
-use super::part_sources::PartSources;
-use crate::config::LimitsConfig;
-use crate::metrics::Metrics;
-use crate::publish::{Attempt, PublishError, Publisher};
-
-/// The limits of builds.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BuildOptions {
-    pub(crate) limits: Limits,
-    pub(crate) threads: usize,
-    /// Free bytes on the disk below which no build starts.
-    pub(crate) min_free_bytes: u64,
-}
-
-impl BuildOptions {
-    pub(super) fn new(limits: &LimitsConfig) -> Self {
-        Self { limits: limits.tarball(), threads: limits.build_threads, min_free_bytes: limits.min_free.as_u64() }
-    }
-}
+use super::context::Context;
+use super::repository::Repository;
+use crate::publish::{Attempt, PublishError};
 
 impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
@@ -43,49 +26,34 @@ impl From<PublishError> for ServiceFailure {
     }
 }
 
-/// The dependencies of a build.
-pub(super) struct Builder {
-    pub(super) source: Arc<Source>,
-    pub(super) part_sources: Arc<PartSources>,
-    pub(super) publisher: Arc<Publisher>,
-    pub(super) options: BuildOptions,
-    pub(super) data_dir: DataDir,
-    pub(super) metrics: Metrics,
-}
-
-impl Builder {
-    /// Builds the tarball of a service at a revision, and writes its frames through a publish attempt. `recipe`: that of a version
-    /// whose frames are reused.
-    pub(super) fn build(
-        &self,
-        service: &Service,
-        (revision, parts): (&RevisionId, &[Part]),
-        recipe: Option<Recipe>,
-        attempt: &Attempt,
-        runtime: &Handle,
-        interrupt: &AtomicBool,
-    ) -> Result<Built, ServiceFailure> {
-        let BuildOptions { limits, threads, min_free_bytes } = self.options;
-        free_disk::require_room(&self.data_dir, min_free_bytes)
-            .map_err(|reason| ServiceFailure::transient("store", reason))?;
-        let base = recipe.map(|recipe| self.base(service, recipe, runtime));
-        let context = BuildContext { limits: &limits, threads, base: base.as_ref(), interrupt };
-        let built = if service.parts.is_empty() {
-            self.source.build(service, revision, &context, attempt)?
-        } else {
-            self.part_sources.build(service, parts, &context, attempt)?
-        };
-        let reused = built.reused_frames;
-        self.metrics.frames.with_label_values(&["reused"]).inc_by(reused as u64);
-        self.metrics.frames.with_label_values(&["built"]).inc_by(built.zstd.len().saturating_sub(reused) as u64);
-        Ok(built)
-    }
-
-    fn base(&self, service: &Service, recipe: Recipe, runtime: &Handle) -> Base {
+/// Builds the tarball of a service at a revision, and writes its frames through a publish attempt. `recipe`: that of a version
+/// whose frames are reused.
+pub(super) fn build(
+    repository: &Repository,
+    service: &Service,
+    (revision, parts): (&RevisionId, &[Part]),
+    recipe: Option<Recipe>,
+    attempt: &Attempt,
+    runtime: &Handle,
+    interrupt: &AtomicBool,
+) -> Result<Built, ServiceFailure> {
+    let Context { publisher, data_dir, metrics, build_threads, sources, part_sources, .. } = &repository.context;
+    free_disk::require_room(data_dir, sources.min_free).map_err(|reason| ServiceFailure::transient("store", reason))?;
+    let base = recipe.map(|recipe| {
         let (objects, repository, runtime) =
-            (self.publisher.repositories.objects().clone(), service.repository.clone(), runtime.clone());
+            (publisher.repositories.objects().clone(), service.repository.clone(), runtime.clone());
         Base::new(recipe, move |digest| {
             runtime.block_on(objects.get(&repository, Area::Public, digest)).map_err(io::Error::other)
         })
-    }
+    });
+    let context = BuildContext { limits: &sources.limits, threads: *build_threads, base: base.as_ref(), interrupt };
+    let built = if service.parts.is_empty() {
+        repository.source.build(service, revision, &context, attempt)?
+    } else {
+        part_sources.build(service, parts, &context, attempt)?
+    };
+    let reused = built.reused_frames;
+    metrics.frames.with_label_values(&["reused"]).inc_by(reused as u64);
+    metrics.frames.with_label_values(&["built"]).inc_by(built.zstd.len().saturating_sub(reused) as u64);
+    Ok(built)
 }

@@ -5,20 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use weir_git::bundles::{
     Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, WrittenBundle,
 };
 use weir_protocol::name::RepositoryName;
-use weir_source::Source;
 use weir_store::{Area, Objects};
-use weir_upstream::{DataDir, RepositoryConfig};
+use weir_upstream::RepositoryConfig;
 
 use super::context::Context;
 use super::job::Job;
-use super::threads::Threads;
-use crate::metrics::Metrics;
-use crate::publish::{MirrorUpload, PublishError, Publisher, unix_milliseconds};
+use super::repository::Repository;
+use crate::publish::{MirrorUpload, PublishError, unix_milliseconds};
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
 const MAX_PART_BYTES: u64 = 64 << 20;
@@ -29,186 +27,155 @@ const BYTES_PER_SECOND: u64 = 1 << 20;
 /// The interval at which a wait for the store checks whether to stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The stored mirror of a repository. Clones are cheap.
-#[derive(Clone)]
-pub(crate) struct Bundles {
-    name: RepositoryName,
-    config: watch::Receiver<Arc<RepositoryConfig>>,
-    source: Arc<Source>,
-    publisher: Arc<Publisher>,
-    transfers: Arc<Semaphore>,
-    max_stored_mirror: Option<u64>,
-    threads: Threads,
-    data_dir: DataDir,
-    metrics: Metrics,
-}
-
 /// Makes or updates the mirror of a repository that another origin owns, so that it can move here without a clone. Its
 /// record must have been read. Must not run while the repository has a worker here. If it is dropped, its thread ends soon
 /// after.
 pub(crate) async fn prepare(context: &Context, config: RepositoryConfig) -> Result<(), BundleError> {
-    let source = Arc::new(Source::open(&config, context.sources.clone()));
     let (_sender, config) = watch::channel(Arc::new(config));
-    let bundles = Bundles::new(&Context { threads: Threads::default(), ..context.clone() }, config, source);
-    bundles.hydrate(true, |_| {}).await.map(drop)
+    hydrate(&Repository::open(context, config), true, |_| {}).await.map(drop)
 }
 
-impl Bundles {
-    pub(super) fn new(context: &Context, config: watch::Receiver<Arc<RepositoryConfig>>, source: Arc<Source>) -> Self {
-        let name = config.borrow().name.clone();
-        Self {
-            name,
-            config,
-            source,
-            publisher: context.publisher.clone(),
-            transfers: context.mirror_transfers.clone(),
-            max_stored_mirror: context.max_stored_mirror,
-            threads: context.threads.clone(),
-            data_dir: context.data_dir.clone(),
-            metrics: context.metrics.clone(),
+/// Writes an incremental bundle now, if anything moved since the last one, because the repository is about to move to
+/// another origin. It does not wait for maintenance, which may take minutes: if both write, the later list counts.
+pub(super) async fn write_now(repository: &Repository) -> Result<(), BundleError> {
+    let permit = repository.context.mirror_transfers.acquire().await;
+    let _permit = permit.map_err(|error| BundleError::failed(&error))?;
+    write(repository, true).await.map(drop)
+}
+
+/// Writes the bundle that is due, if any, and logs and counts it. Returns whether there is nothing to write until
+/// something moves. The caller has a permit.
+pub(super) async fn write(repository: &Repository, at_once: bool) -> Result<bool, BundleError> {
+    let Repository { name, context: Context { max_stored_mirror, metrics, data_dir, .. }, .. } = repository;
+    let Some(max_mirror) = *max_stored_mirror else { return Ok(true) };
+    let written = try_write(repository, max_mirror, at_once).await;
+    let result = match &written {
+        Ok(Bundled::UpToDate) => return Ok(true),
+        Ok(Bundled::NotYet) => return Ok(false),
+        Ok(Bundled::Written(WrittenBundle { is_full, bytes, stored })) => {
+            metrics.bundle_bytes.inc_by(*bytes);
+            let bundles = stored.bundles.len();
+            tracing::info!(repository = %name, full = is_full, bytes, bundles, "stored a bundle of the mirror");
+            if *is_full { "full" } else { "incremental" }
         }
-    }
-
-    pub(super) fn are_written(&self) -> bool {
-        self.max_stored_mirror.is_some()
-    }
-
-    /// Writes an incremental bundle now, if anything moved since the last one, because the repository is about to move to
-    /// another origin. It does not wait for maintenance, which may take minutes: if both write, the later list counts.
-    pub(super) async fn write_now(&self) -> Result<(), BundleError> {
-        let permit = self.transfers.acquire().await;
-        let _permit = permit.map_err(|error| BundleError::failed(&error))?;
-        self.write(true).await.map(drop)
-    }
-
-    /// Writes the bundle that is due, if any, and logs and counts it. Returns whether there is nothing to write until
-    /// something moves. The caller has a permit.
-    pub(super) async fn write(&self, at_once: bool) -> Result<bool, BundleError> {
-        let Some(max_mirror) = self.max_stored_mirror else { return Ok(true) };
-        let written = self.try_write(max_mirror, at_once).await;
-        let name = &self.name;
-        let result = match &written {
-            Ok(Bundled::UpToDate) => return Ok(true),
-            Ok(Bundled::NotYet) => return Ok(false),
-            Ok(Bundled::Written(WrittenBundle { is_full, bytes, stored })) => {
-                self.metrics.bundle_bytes.inc_by(*bytes);
-                let bundles = stored.bundles.len();
-                tracing::info!(repository = %name, full = is_full, bytes, bundles, "stored a bundle of the mirror");
-                if *is_full { "full" } else { "incremental" }
-            }
-            Err(error @ BundleError::TooLarge { .. }) => {
-                tracing::warn!(repository = %name, %error, "the mirror is not stored");
-                "too_large"
-            }
-            Err(error) => {
-                let error = self.data_dir.redact(&error.to_string());
-                tracing::warn!(repository = %name, error, "no bundle of the mirror was stored; the origin retries");
-                "failed"
-            }
-        };
-        self.metrics.bundles.with_label_values(&[result]).inc();
-        written.map(|_| true)
-    }
-
-    async fn try_write(&self, max_mirror: u64, at_once: bool) -> Result<Bundled, BundleError> {
-        let stored = self.publisher.mirrors.read(&self.name).await.map_err(|error| BundleError::failed(&error))?;
-        let stored = stored.unwrap_or_default();
-        self.show_newest(&stored);
-        let upload = Arc::new(self.publisher.mirrors.begin(&self.name));
-        let (source, reader, writer) = (self.source.clone(), self.reader(), upload.clone());
-        let job = Job::start("bundle", &self.threads, move |stop| {
-            let request = BundleRequest {
-                stored: &stored,
-                read: &|part| reader.read(part, stop),
-                write: &|bytes| reader.wait(MirrorUpload::put(&writer, bytes), stop),
-                now: unix_milliseconds(SystemTime::now()),
-                at_once,
-                max_mirror,
-                max_part: MAX_PART_BYTES,
-            };
-            source.mirror().map_or(Ok(Bundled::UpToDate), |mirror| mirror.bundle_mirror(&request, stop))
-        });
-        let written = job.map_err(|error| BundleError::failed(&error))?.await;
-        let written = written.map_err(|panicked| BundleError::failed(&panicked))??;
-        if let Bundled::Written(written) = &written {
-            let set = self.publisher.mirrors.set(&upload, &written.stored).await;
-            if let Err(error @ PublishError::NotOwner(_)) = &set {
-                // The next owner stores what moved since.
-                tracing::debug!(repository = %self.name, %error, "a bundle of the mirror was not stored");
-                return Ok(Bundled::NotYet);
-            }
-            set.map_err(|error| BundleError::failed(&error))?;
-            self.show_newest(&written.stored);
+        Err(error @ BundleError::TooLarge { .. }) => {
+            tracing::warn!(repository = %name, %error, "the mirror is not stored");
+            "too_large"
         }
-        Ok(written)
-    }
-
-    fn show_newest(&self, stored: &MirrorManifest) {
-        if let Some(made_at) = stored.made_at() {
-            self.metrics.newest_bundle.with_label_values(&[self.name.as_str()]).set(made_at as f64 / 1000.0);
+        Err(error) => {
+            let error = data_dir.redact(&error.to_string());
+            tracing::warn!(repository = %name, error, "no bundle of the mirror was stored; the origin retries");
+            "failed"
         }
-    }
+    };
+    metrics.bundles.with_label_values(&[result]).inc();
+    written.map(|_| true)
+}
 
-    /// Makes the mirror from bundles if there is none or if it is damaged. With `update` it also takes newer bundles into an
-    /// existing one. Returns how many bundles were used.
-    pub(super) async fn hydrate(
-        &self,
-        update: bool,
-        on_mirror_replaced: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<usize, BundleError> {
-        let hydrated = self.try_hydrate(update, on_mirror_replaced).await;
-        let result = match &hydrated {
-            Ok(0) | Err(BundleError::Interrupted) => return hydrated,
-            Ok(bundles) => {
-                tracing::info!(repository = %self.name, bundles, "the mirror was made from stored bundles");
-                "hydrated"
-            }
-            Err(error) => {
-                let error = self.data_dir.redact(&error.to_string());
-                tracing::warn!(repository = %self.name, error, "the mirror cannot be made from stored bundles");
-                "failed"
-            }
+async fn try_write(repository: &Repository, max_mirror: u64, at_once: bool) -> Result<Bundled, BundleError> {
+    let Repository { name, source, threads, context: Context { publisher, .. }, .. } = repository;
+    let stored = publisher.mirrors.read(name).await.map_err(|error| BundleError::failed(&error))?;
+    let stored = stored.unwrap_or_default();
+    show_newest(repository, &stored);
+    let upload = Arc::new(publisher.mirrors.begin(name));
+    let (source, reader, writer) = (source.clone(), reader(repository), upload.clone());
+    let job = Job::start("bundle", threads, move |stop| {
+        let request = BundleRequest {
+            stored: &stored,
+            read: &|part| reader.read(part, stop),
+            write: &|bytes| reader.wait(MirrorUpload::put(&writer, bytes), stop),
+            now: unix_milliseconds(SystemTime::now()),
+            at_once,
+            max_mirror,
+            max_part: MAX_PART_BYTES,
         };
-        self.metrics.hydrations.with_label_values(&[result]).inc();
-        hydrated
+        source.mirror().map_or(Ok(Bundled::UpToDate), |mirror| mirror.bundle_mirror(&request, stop))
+    });
+    let written = job.map_err(|error| BundleError::failed(&error))?.await;
+    let written = written.map_err(|panicked| BundleError::failed(&panicked))??;
+    if let Bundled::Written(written) = &written {
+        let set = publisher.mirrors.set(&upload, &written.stored).await;
+        if let Err(error @ PublishError::NotOwner(_)) = &set {
+            // The next owner stores what moved since.
+            tracing::debug!(repository = %name, %error, "a bundle of the mirror was not stored");
+            return Ok(Bundled::NotYet);
+        }
+        set.map_err(|error| BundleError::failed(&error))?;
+        show_newest(repository, &written.stored);
     }
+    Ok(written)
+}
 
-    async fn try_hydrate(
-        &self,
-        update: bool,
-        on_mirror_replaced: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<usize, BundleError> {
-        let stored = self.publisher.mirrors.read(&self.name).await.map_err(|error| BundleError::failed(&error))?;
-        let Some(stored) = stored else { return Ok(0) };
-        let permit = self.transfers.clone().acquire_owned().await.map_err(|error| BundleError::failed(&error))?;
-        let (source, config, reader) = (self.source.clone(), self.config.borrow().clone(), self.reader());
-        let bytes: u64 = stored.bundles.iter().map(Bundle::size).sum();
-        let longest = config.poll_timeout + Duration::from_secs(bytes / BYTES_PER_SECOND);
-        let job = Job::start("hydrate", &self.threads, move |stop| {
-            // Released when the thread ends.
-            let _permit = permit;
-            let request = HydrateRequest {
-                config: &config,
-                stored: &stored,
-                read: &|part| reader.read(part, stop),
-                update,
-                on_mirror_replaced: &on_mirror_replaced,
-            };
-            source.mirror().map_or(Ok(0), |mirror| mirror.hydrate_mirror(&request, stop))
-        });
-        let mut job = job.map_err(|error| BundleError::failed(&error))?;
-        let Ok(hydrated) = tokio::time::timeout(longest, &mut job).await else {
-            // The poll needs the mirror.
-            job.interrupt();
-            let _ = job.await;
-            return Err(BundleError::Failed(format!("it took longer than {} s and was stopped", longest.as_secs())));
+fn show_newest(repository: &Repository, stored: &MirrorManifest) {
+    if let Some(made_at) = stored.made_at() {
+        let newest = repository.context.metrics.newest_bundle.with_label_values(&[repository.name.as_str()]);
+        newest.set(made_at as f64 / 1000.0);
+    }
+}
+
+/// Makes the mirror from bundles if there is none or if it is damaged. With `update` it also takes newer bundles into an
+/// existing one. Returns how many bundles were used.
+pub(super) async fn hydrate(
+    repository: &Repository,
+    update: bool,
+    on_mirror_replaced: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<usize, BundleError> {
+    let hydrated = try_hydrate(repository, update, on_mirror_replaced).await;
+    let result = match &hydrated {
+        Ok(0) | Err(BundleError::Interrupted) => return hydrated,
+        Ok(bundles) => {
+            tracing::info!(repository = %repository.name, bundles, "the mirror was made from stored bundles");
+            "hydrated"
+        }
+        Err(error) => {
+            let error = repository.context.data_dir.redact(&error.to_string());
+            tracing::warn!(repository = %repository.name, error, "the mirror cannot be made from stored bundles");
+            "failed"
+        }
+    };
+    repository.context.metrics.hydrations.with_label_values(&[result]).inc();
+    hydrated
+}
+
+async fn try_hydrate(
+    repository: &Repository,
+    update: bool,
+    on_mirror_replaced: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<usize, BundleError> {
+    let Context { publisher, mirror_transfers, .. } = &repository.context;
+    let stored = publisher.mirrors.read(&repository.name).await.map_err(|error| BundleError::failed(&error))?;
+    let Some(stored) = stored else { return Ok(0) };
+    let permit = mirror_transfers.clone().acquire_owned().await.map_err(|error| BundleError::failed(&error))?;
+    let (source, config) = (repository.source.clone(), repository.config.borrow().clone());
+    let reader = reader(repository);
+    let bytes: u64 = stored.bundles.iter().map(Bundle::size).sum();
+    let longest = config.poll_timeout + Duration::from_secs(bytes / BYTES_PER_SECOND);
+    let job = Job::start("hydrate", &repository.threads, move |stop| {
+        // Released when the thread ends.
+        let _permit = permit;
+        let request = HydrateRequest {
+            config: &config,
+            stored: &stored,
+            read: &|part| reader.read(part, stop),
+            update,
+            on_mirror_replaced: &on_mirror_replaced,
         };
-        hydrated.map_err(|panicked| BundleError::failed(&panicked))?
-    }
+        source.mirror().map_or(Ok(0), |mirror| mirror.hydrate_mirror(&request, stop))
+    });
+    let mut job = job.map_err(|error| BundleError::failed(&error))?;
+    let Ok(hydrated) = tokio::time::timeout(longest, &mut job).await else {
+        // The poll needs the mirror.
+        job.interrupt();
+        let _ = job.await;
+        return Err(BundleError::Failed(format!("it took longer than {} s and was stopped", longest.as_secs())));
+    };
+    hydrated.map_err(|panicked| BundleError::failed(&panicked))?
+}
 
-    pub(super) fn reader(&self) -> Reader {
-        Reader { objects: self.publisher.mirrors.objects(), repository: self.name.clone(), runtime: Handle::current() }
-    }
+/// Reads the parts of stored bundles.
+pub(super) fn reader(repository: &Repository) -> Reader {
+    let objects = repository.context.publisher.mirrors.objects();
+    Reader { objects, repository: repository.name.clone(), runtime: Handle::current() }
 }
 
 /// Waits for the store, on a thread outside the runtime.
@@ -249,11 +216,12 @@ mod tests {
     use std::process::Command;
 
     use weir_source::PollRequest;
-    use weir_upstream::{FetchProgress, UpstreamsConfig};
+    use weir_upstream::{DataDir, FetchProgress, UpstreamsConfig};
 
     use super::*;
     use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
     use crate::event_log::EventLog;
+    use crate::metrics::Metrics;
     use crate::publish::{self, Options, PublishMetrics};
     use crate::validity::Validity;
     use weir_model::{Bounds, ServerClocks};
@@ -309,11 +277,10 @@ mod tests {
         let config = RepositoryConfig::new("shop".parse().unwrap(), hub.join("upstream").to_str().unwrap());
         let [at_owner, at_taker] = ["owner", "taker"].map(|name| DataDir::open(&hub.join(name)).unwrap().0);
         let owner = origin(hub, &at_owner).await;
-        let source = Arc::new(Source::open(&config, owner.sources.clone()));
         let (_sender, updates) = watch::channel(Arc::new(config.clone()));
-        let bundles = Bundles::new(&owner, updates, source.clone());
+        let repository = Repository::open(&owner, updates);
         let store = async || {
-            let (source, config) = (source.clone(), config.clone());
+            let (source, config) = (repository.source.clone(), config.clone());
             let polled = tokio::task::spawn_blocking(move || {
                 let request = PollRequest {
                     config: &config,
@@ -325,8 +292,8 @@ mod tests {
                 source.poll(&request, &AtomicBool::new(false))
             });
             polled.await.unwrap().unwrap();
-            bundles.write_now().await.unwrap();
-            bundles.write_now().await.unwrap();
+            write_now(&repository).await.unwrap();
+            write_now(&repository).await.unwrap();
         };
         store().await;
         let written = |result| owner.metrics.bundles.with_label_values(&[result]).get();

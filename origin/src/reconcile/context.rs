@@ -6,10 +6,8 @@ use tokio::sync::Semaphore;
 use weir_source::{SourceContext, fetch_memory};
 use weir_upstream::{DataDir, UpstreamsConfig};
 
-use super::build::BuildOptions;
 use super::limiter::Limiter;
 use super::part_sources::PartSources;
-use super::threads::Threads;
 use crate::config::LimitsConfig;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
@@ -31,7 +29,8 @@ pub(crate) struct Context {
     /// The events for edges.
     pub(crate) log: Arc<EventLog>,
     pub(crate) metrics: Metrics,
-    pub(crate) build: BuildOptions,
+    /// The threads of a build.
+    pub(super) build_threads: usize,
     /// Limits the load on upstreams.
     pub(crate) limiter: Arc<Limiter>,
     /// Permits of builds.
@@ -45,8 +44,6 @@ pub(crate) struct Context {
     pub(super) mirror_transfers: Arc<Semaphore>,
     /// The largest mirror to store as bundles, in bytes. `None`: no mirror is stored.
     pub(super) max_stored_mirror: Option<u64>,
-    /// The threads of the worker's jobs.
-    pub(crate) threads: Threads,
     /// Until when polls and fetches may begin.
     pub(crate) validity: Validity,
     /// Takes the names of services before they are published. `None`: this origin is the only one.
@@ -81,7 +78,7 @@ impl Context {
             publisher,
             data_dir,
             log,
-            build: BuildOptions::new(limits),
+            build_threads: limits.build_threads,
             limiter,
             builds,
             concurrent_builds: limits.concurrent_builds,
@@ -89,7 +86,6 @@ impl Context {
             maintenance: Arc::new(Semaphore::new(1)),
             mirror_transfers: metrics.bounds.semaphore("mirror_transfers", CONCURRENT_TRANSFERS),
             max_stored_mirror: None,
-            threads: Threads::default(),
             validity: Validity::always(),
             names: None,
             sources: Arc::new(sources),

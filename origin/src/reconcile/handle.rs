@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
-use weir_source::{Service, Source};
-use weir_upstream::{DataDir, RepositoryConfig};
+use weir_source::Service;
+use weir_upstream::RepositoryConfig;
 
-use super::bundles::Bundles;
-use super::part_sources::PartSources;
+use super::bundles;
 use super::rebuild::RebuildRequest;
-use super::start::Handover;
+use super::repository::Repository;
 use super::state::RepositoryState;
-use super::threads::Threads;
-use crate::publish::{Publisher, Suspension};
+use crate::publish::Suspension;
 
 /// What happens to the mirror of a stopped worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,33 +48,27 @@ impl Terminated {
     }
 }
 
-/// Signals to a worker. Repeated signals are merged until the worker handles them.
-#[derive(Debug, Clone, Default)]
-pub(super) struct WorkerSignals {
-    /// Poll as soon as possible.
-    pub(super) poll: Arc<Notify>,
-    /// Resolve all services from the mirror.
-    pub(super) resolve_all: Arc<Notify>,
-    /// End all back-offs.
-    pub(super) reset_back_offs: Arc<Notify>,
-    /// Resolve all composed services.
-    pub(super) parts_changed: Arc<Notify>,
+/// What a worker leaves to its successor.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Handover {
+    /// As [`RepositoryState::polls`].
+    pub(crate) polls: u64,
+    /// As [`RepositoryState::applied_polls`].
+    pub(crate) applied_polls: u64,
+    /// The end of the upstream's `Retry-After`.
+    pub(crate) held_until: Option<SystemTime>,
+    /// The end of the LFS server's `Retry-After`.
+    pub(crate) lfs_held_until: Option<SystemTime>,
 }
 
 /// The handle of a repository's worker. The worker also stops when its drain begins.
 #[derive(Clone)]
 pub(crate) struct Handle {
+    pub(super) repository: Arc<Repository>,
     pub(super) state: watch::Receiver<RepositoryState>,
-    pub(super) signals: WorkerSignals,
     pub(super) rebuilds: mpsc::Sender<Box<RebuildRequest>>,
     pub(super) revisions: watch::Receiver<Vec<RevisionSeen>>,
-    pub(super) publisher: Arc<Publisher>,
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
-    pub(super) source: Arc<Source>,
-    pub(super) part_sources: Arc<PartSources>,
-    pub(super) bundles: Bundles,
-    pub(super) data_dir: DataDir,
-    pub(super) threads: Threads,
     pub(super) stop: CancellationToken,
     pub(super) remove_mirror: Arc<AtomicBool>,
     pub(super) terminated: Terminated,
@@ -123,18 +116,18 @@ impl Handle {
 
     /// Polls as soon as possible, because the upstream may have changed.
     pub(crate) fn trigger_poll(&self) {
-        self.signals.poll.notify_one();
+        self.repository.signals.poll.notify_one();
     }
 
     /// Polls and retries failures as soon as possible, because an operator asked for it.
     pub(crate) fn refresh(&self) {
-        self.signals.reset_back_offs.notify_one();
+        self.repository.signals.reset_back_offs.notify_one();
         self.trigger_poll();
     }
 
     /// Resolves all services from the mirror, because one was unpinned.
     pub(crate) fn resolve_all(&self) {
-        self.signals.resolve_all.notify_one();
+        self.repository.signals.resolve_all.notify_one();
     }
 
     /// Assigns the services to publish, which are resolved at once if they are new, and the parts that others publish.
@@ -152,7 +145,8 @@ impl Handle {
 
     /// Stops the worker: its jobs are signalled to stop, and it starts nothing more.
     pub(crate) fn stop(&self, mirror: MirrorDisposal) -> Terminated {
-        self.part_sources.remove(&self.config.borrow().name, &self.source);
+        let Repository { name, source, context, .. } = &*self.repository;
+        context.part_sources.remove(name, source);
         self.remove_mirror.store(mirror == MirrorDisposal::Remove, Ordering::Relaxed);
         self.stop.cancel();
         self.terminated.clone()
@@ -165,7 +159,7 @@ impl Handle {
             biased;
             () = self.stop.cancelled() => false,
             // The failure is logged, and the next owner fetches the rest from the upstream.
-            _ = self.bundles.write_now() => true,
+            _ = bundles::write_now(&self.repository) => true,
         }
     }
 
@@ -183,7 +177,7 @@ impl Handle {
 
     /// Why nothing is published until an operator confirms the repository's state.
     pub(crate) fn suspension(&self) -> Option<Suspension> {
-        self.publisher.repositories.suspension(&self.config.borrow().name)
+        self.repository.context.publisher.repositories.suspension(&self.repository.name)
     }
 
     /// Rebuilds a version of which this object is lost. Returns after the attempt; the caller bounds the wait.

@@ -4,6 +4,7 @@
 //! object cannot be fetched, the step fails and backs off.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -13,22 +14,24 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
 use weir_source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, Service, ServiceFailure};
 
+use super::bundles;
 use super::job::Job;
 use super::limiter::Kind;
-use super::pipeline::Pipeline;
+use super::poll::Poller;
+use super::repository::Repository;
 use super::state::WaitsFor;
 use weir_model::back_off::bounded_retry_after;
 
-/// The state shared by all LFS fetches of a repository.
-#[derive(Debug, Default)]
+/// Fetches the LFS objects of a repository.
 pub(super) struct LfsFetches {
-    state: Mutex<State>,
+    poller: Arc<Poller>,
+    claims: Mutex<Claims>,
     /// Notified when objects are released.
     released: Notify,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Default)]
+struct Claims {
     /// The objects being fetched.
     claimed: HashSet<LfsOid>,
     /// The end of the server's `Retry-After`, and its reason.
@@ -57,15 +60,15 @@ pub(super) type NeededObjects = Arc<watch::Sender<Option<HashSet<LfsOid>>>>;
 
 impl LfsFetches {
     /// `held_until`: the end of the server's `Retry-After`, which a predecessor received.
-    pub(super) fn new(held_until: Option<Instant>) -> Self {
+    pub(super) fn new(poller: Arc<Poller>, held_until: Option<Instant>) -> Self {
         let reason = || "the LFS server or its storage sent `Retry-After`".to_owned();
-        let state = State { held_until: held_until.map(|until| (until, reason())), ..State::default() };
-        Self { state: Mutex::new(state), released: Notify::new() }
+        let claims = Claims { held_until: held_until.map(|until| (until, reason())), ..Claims::default() };
+        Self { poller, claims: Mutex::new(claims), released: Notify::new() }
     }
 
     /// The end of the server's `Retry-After`, and its reason.
     pub(super) fn held_until(&self, now: Instant) -> Option<(Instant, String)> {
-        self.state().held_until.clone().filter(|(until, _)| now < *until)
+        self.claims().held_until.clone().filter(|(until, _)| now < *until)
     }
 
     /// Claims the objects that no other fetch has claimed. Waits until there are some.
@@ -74,11 +77,11 @@ impl LfsFetches {
             let mut released = std::pin::pin!(self.released.notified());
             released.as_mut().enable();
             {
-                let mut state = self.state();
-                let free = files.iter().map(|file| file.pointer.oid).filter(|oid| !state.claimed.contains(oid));
+                let mut claims = self.claims();
+                let free = files.iter().map(|file| file.pointer.oid).filter(|oid| !claims.claimed.contains(oid));
                 let oids: HashSet<_> = free.collect();
                 if !oids.is_empty() {
-                    state.claimed.extend(&oids);
+                    claims.claimed.extend(&oids);
                     return Claim { fetches: self, oids };
                 }
             }
@@ -86,30 +89,9 @@ impl LfsFetches {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Exclusively claimed objects. Dropping it releases them.
-struct Claim<'a> {
-    fetches: &'a LfsFetches,
-    oids: HashSet<LfsOid>,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        let mut state = self.fetches.state();
-        state.claimed.retain(|oid| !self.oids.contains(oid));
-        drop(state);
-        self.fetches.released.notify_waiters();
-    }
-}
-
-impl Pipeline {
     /// Fetches the missing LFS objects of a service at a revision, if it publishes LFS files. Returns false if the service needs
     /// another content meanwhile.
-    pub(super) async fn fetch_lfs(
+    pub(super) async fn fetch(
         &self,
         service: &Arc<Service>,
         revision: &RevisionId,
@@ -118,7 +100,7 @@ impl Pipeline {
         if !service.selection.lfs {
             return Ok(true);
         }
-        let missing = self.missing_lfs_files(service, revision).await?;
+        let missing = self.missing_files(service, revision).await?;
         if missing.is_empty() {
             return Ok(true);
         }
@@ -139,12 +121,12 @@ impl Pipeline {
         mut missing: Vec<LfsFile>,
     ) -> Result<bool, ServiceFailure> {
         loop {
-            let Some(claim) = policy.unless_restricted(self.lfs.claim(&missing)).await else { return Ok(false) };
+            let Some(claim) = policy.unless_restricted(self.claim(&missing)).await else { return Ok(false) };
             // Another service may have fetched some of them.
-            missing = self.missing_lfs_files(service, revision).await?;
+            missing = self.missing_files(service, revision).await?;
             missing.retain(|file| claim.oids.contains(&file.pointer.oid));
             if !missing.is_empty() {
-                let Some(fetched) = self.fetch(missing, policy).await? else { return Ok(false) };
+                let Some(fetched) = self.fetch_files(missing, policy).await? else { return Ok(false) };
                 if let Some(failure) = self.failure_of(fetched, policy) {
                     return Err(failure);
                 }
@@ -154,7 +136,7 @@ impl Pipeline {
             }
             drop(claim);
             // Files may be left after the deadline, or because another service fetches them.
-            missing = self.missing_lfs_files(service, revision).await?;
+            missing = self.missing_files(service, revision).await?;
             if missing.is_empty() {
                 return Ok(true);
             }
@@ -162,17 +144,22 @@ impl Pipeline {
     }
 
     /// Fetches once, with a permit and a deadline. Returns `None` if the service needs another content before the start.
-    async fn fetch(&self, files: Vec<LfsFile>, policy: &LfsPolicy) -> Result<Option<LfsFetchResult>, ServiceFailure> {
-        let poller = self.poller.clone();
+    async fn fetch_files(
+        &self,
+        files: Vec<LfsFile>,
+        policy: &LfsPolicy,
+    ) -> Result<Option<LfsFetchResult>, ServiceFailure> {
+        let Poller { repository, services, state, limiter } = &*self.poller;
+        let Repository { name, config, source, threads, context, .. } = &**repository;
         let on_wait = |what: Option<WaitsFor>| {
-            poller.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
+            state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
         };
-        let Some(permit) = policy.unless_restricted(poller.limiter.acquire(Kind::Lfs, on_wait)).await else {
+        let Some(permit) = policy.unless_restricted(limiter.acquire(Kind::Lfs, on_wait)).await else {
             on_wait(None);
             return Ok(None);
         };
         // Another fetch may have received it while this one waited.
-        if let Some((until, reason)) = self.lfs.held_until(Instant::now()) {
+        if let Some((until, reason)) = self.held_until(Instant::now()) {
             let retry_after = Some(until.saturating_duration_since(Instant::now()));
             return Err(ServiceFailure {
                 retry: RetryPolicy::BackOff,
@@ -180,34 +167,34 @@ impl Pipeline {
                 ..ServiceFailure::transient("lfs", reason)
             });
         }
-        let deadline = poller.config.borrow().poll_timeout;
-        let published = self.context.publisher.queries.revisions(&poller.name, &BTreeSet::new()).await;
+        let deadline = config.borrow().poll_timeout;
+        let published = context.publisher.queries.revisions(name, &BTreeSet::new()).await;
         let published = published.map_err(ServiceFailure::from);
-        let (stored, reader) = (self.context.publisher.mirrors.stored_lfs(&poller.name).await, poller.bundles.reader());
-        let (fetcher, needed_objects) = (poller.clone(), policy.needed_objects.clone());
-        let job = Job::start("lfs", &poller.threads, move |stop| {
-            let (config, services) = (fetcher.config.borrow().clone(), fetcher.services.borrow().clone());
+        let (stored, reader) = (context.publisher.mirrors.stored_lfs(name).await, bundles::reader(repository));
+        let (config, services) = (config.borrow().clone(), services.borrow().clone());
+        let (source, limiter, mirrored) = (source.clone(), limiter.clone(), state.borrow().mirrored);
+        let needed_objects = policy.needed_objects.clone();
+        let job = Job::start("lfs", threads, move |stop| {
             let is_needed = |oid: &LfsOid| needed_objects.borrow().as_ref().is_none_or(|needed| needed.contains(oid));
             let request = LfsFetchRequest {
                 config: &config,
                 files: &files,
-                mirrored: fetcher.state.borrow().mirrored,
+                mirrored,
                 services: &services,
                 published: &published,
-                budget: &|| fetcher.limiter.try_request(),
+                budget: &|| limiter.try_request(),
                 is_needed: &is_needed,
                 stored: &stored,
                 read: &|part| reader.read(part, stop),
             };
-            let mirror = fetcher.source.mirror();
-            mirror.map_or_else(|| Ok(LfsFetchResult::default()), |mirror| mirror.fetch_lfs(&request, stop))
+            source.mirror().map_or_else(|| Ok(LfsFetchResult::default()), |mirror| mirror.fetch_lfs(&request, stop))
         });
         let mut job =
             job.map_err(|error| ServiceFailure::transient("lfs", format!("no thread can be started: {error}")))?;
         let result = tokio::time::timeout(deadline, &mut job).await;
         if result.is_err() {
             job.interrupt();
-            tracing::warn!(repository = %poller.name, seconds = deadline.as_secs(), "a fetch of LFS objects is overdue");
+            tracing::warn!(repository = %name, seconds = deadline.as_secs(), "a fetch of LFS objects is overdue");
         }
         // Released before the thread ends, because that may take forever.
         drop(permit);
@@ -215,8 +202,8 @@ impl Pipeline {
             Ok(fetched) => fetched,
             Err(_) => job.await,
         };
-        let fetched = fetched.map_err(|panicked| self.panicked("lfs", &panicked)).flatten();
-        let mut fetched = fetched.inspect_err(|_| self.context.metrics.lfs_failures.inc())?;
+        let fetched = fetched.map_err(|panicked| repository.panicked("lfs", &panicked)).flatten();
+        let mut fetched = fetched.inspect_err(|_| context.metrics.lfs_failures.inc())?;
         if fetched.interrupted && fetched.fetched == 0 && fetched.failures.is_empty() {
             let late = format!("its LFS objects could not be fetched within {} s (`poll_timeout`)", deadline.as_secs());
             fetched.failures.push(late);
@@ -229,12 +216,12 @@ impl Pipeline {
         let others = failures.len().saturating_sub(1);
         let first = failures.into_iter().next()?;
         let reason = if others == 0 { first.clone() } else { format!("{first} (and {others} more)") };
-        self.context.metrics.lfs_failures.inc();
+        self.poller.repository.context.metrics.lfs_failures.inc();
         if let Some(retry_after) = retry_after {
             let until = Instant::now() + bounded_retry_after(retry_after, fastrand::f64());
-            let mut state = self.lfs.state();
-            if state.held_until.as_ref().is_none_or(|(known, _)| *known < until) {
-                state.held_until = Some((until, first));
+            let mut claims = self.claims();
+            if claims.held_until.as_ref().is_none_or(|(known, _)| *known < until) {
+                claims.held_until = Some((until, first));
             }
         }
         // A newer content starts its own fetch at once.
@@ -246,17 +233,37 @@ impl Pipeline {
     }
 
     /// The LFS files that a build needs and that are not stored.
-    pub(super) async fn missing_lfs_files(
+    pub(super) async fn missing_files(
         &self,
         service: &Arc<Service>,
         revision: &RevisionId,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
-        let (source, service, revision) = (self.poller.source.clone(), service.clone(), revision.clone());
-        let job = Job::start("lfs", &self.context.threads, move |stop| match source.mirror() {
+        let repository = &self.poller.repository;
+        let (source, service, revision) = (repository.source.clone(), service.clone(), revision.clone());
+        let missing = move |stop: &AtomicBool| match source.mirror() {
             Some(mirror) => mirror.missing_lfs_files(&service, &revision, stop),
             None => Ok(Vec::new()),
-        });
-        self.await_job("lfs", job, (), self.build_timeout()).await
+        };
+        repository.run("lfs", "lfs", (), repository.build_timeout(), missing).await
+    }
+
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Exclusively claimed objects. Dropping it releases them.
+struct Claim<'a> {
+    fetches: &'a LfsFetches,
+    oids: HashSet<LfsOid>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut claims = self.fetches.claims();
+        claims.claimed.retain(|oid| !self.oids.contains(oid));
+        drop(claims);
+        self.fetches.released.notify_waiters();
     }
 }
 

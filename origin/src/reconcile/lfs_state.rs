@@ -2,54 +2,49 @@
 
 use std::time::{Instant, SystemTime};
 
-use super::lfs::LfsProgress;
-use super::state::{LfsFailure, LfsState};
-use super::worker::Worker;
+use tokio::sync::watch;
+use weir_upstream::DataDir;
 
-impl Worker {
-    /// Handles that a build started or ended to fetch LFS objects.
-    pub(super) fn handle_lfs_progress(&mut self, LfsProgress { service, missing }: &LfsProgress) {
-        if !self.builds.contains_key(service) {
-            return;
-        }
-        self.states.set_fetches_lfs(service, missing.is_some());
-        self.maintenance.needs_bundle |= missing.is_none();
-        if let Some(missing) = *missing {
-            self.unapplied_polls.remove(service);
-            let (_, objects) = self.waits_for_lfs.entry(service.clone()).or_insert((SystemTime::now(), missing));
-            *objects = missing;
-        }
-    }
+use super::back_offs::BackOffs;
+use super::service_states::ServiceStates;
+use super::state::{LfsFailure, LfsState, RepositoryState};
 
-    pub(super) fn update_lfs_state(&mut self) {
-        let (now, clock) = (Instant::now(), SystemTime::now());
-        let system_time = |at: Instant| clock + at.saturating_duration_since(now);
-        let held_until = self.pipeline.lfs.held_until(now).map(|(until, _)| system_time(until));
-        if self.waits_for_lfs.is_empty() && held_until.is_none() && self.state.borrow().lfs.is_none() {
-            return;
-        }
-        let failure = self.back_offs.oldest_of_step("lfs").map(|failed| LfsFailure {
-            since: failed.since,
-            reason: self.context.data_dir.redact(&failed.failure.reason),
-            attempts: failed.attempts,
-        });
-        let lfs = LfsState {
-            services: self.waits_for_lfs.iter().map(|(name, (since, _))| (name.clone(), *since)).collect(),
-            objects: self.waits_for_lfs.values().map(|(_, objects)| objects).sum(),
-            fetching: self.states.any_fetches_lfs(),
-            waits_for: None,
-            failure,
-            next_attempt: self.back_offs.next().map(system_time),
-            held_until,
-        };
-        let lfs = Some(lfs).filter(|_| !self.waits_for_lfs.is_empty() || held_until.is_some());
-        self.state.send_if_modified(|state| {
-            let before = std::mem::replace(&mut state.lfs, lfs);
-            // The fetch sets this itself.
-            if let (Some(before), Some(lfs)) = (&before, &mut state.lfs) {
-                lfs.waits_for = before.waits_for;
-            }
-            before != state.lfs
-        });
+/// Updates the state of missing LFS objects. `held_until`: the end of the server's `Retry-After`.
+pub(super) fn update(
+    state: &watch::Sender<RepositoryState>,
+    states: &ServiceStates,
+    back_offs: &BackOffs,
+    held_until: Option<Instant>,
+    data_dir: &DataDir,
+) {
+    let (now, clock) = (Instant::now(), SystemTime::now());
+    let system_time = |at: Instant| clock + at.saturating_duration_since(now);
+    let held_until = held_until.map(system_time);
+    let is_waiting = states.lfs_waits().next().is_some();
+    if !is_waiting && held_until.is_none() && state.borrow().lfs.is_none() {
+        return;
     }
+    let failure = back_offs.oldest_of_step("lfs").map(|failed| LfsFailure {
+        since: failed.since,
+        reason: data_dir.redact(&failed.failure.reason),
+        attempts: failed.attempts,
+    });
+    let lfs = LfsState {
+        services: states.lfs_waits().map(|(name, since, _)| (name.clone(), since)).collect(),
+        objects: states.lfs_waits().map(|(_, _, objects)| objects).sum(),
+        fetching: states.any_fetches_lfs(),
+        waits_for: None,
+        failure,
+        next_attempt: back_offs.next().map(system_time),
+        held_until,
+    };
+    let lfs = Some(lfs).filter(|_| is_waiting || held_until.is_some());
+    state.send_if_modified(|state| {
+        let before = std::mem::replace(&mut state.lfs, lfs);
+        // The fetch sets this itself.
+        if let (Some(before), Some(lfs)) = (&before, &mut state.lfs) {
+            lfs.waits_for = before.waits_for;
+        }
+        before != state.lfs
+    });
 }

@@ -10,12 +10,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use weir_git::bundles::{BundleError, INCREMENTAL_INTERVAL};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{MaintenanceRequest, Service, ServiceFailure};
+use weir_source::{Candidate, MaintenanceRequest, Service, ServiceFailure};
 
-use super::context::Context;
+use super::bundles;
 use super::job::Job;
-use super::poll::Poller;
-use super::worker::Worker;
+use super::repository::{Repository, Services};
 
 /// The longest time between two maintenances, because leftover files become removable with time.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
@@ -64,81 +63,77 @@ impl Maintenance {
         self.needs_bundle |= end.needs_bundle;
         self.running = None;
     }
-}
 
-impl Worker {
-    /// Starts maintenance if it is due, and no other mirror's is running.
-    pub(super) fn start_maintenance(&mut self) {
-        let now = Instant::now();
+    /// Starts maintenance if it is due, and no other mirror's is running. It keeps the published revisions, those of `parts`
+    /// and those of `candidates`.
+    pub(super) fn start<'a>(
+        &mut self,
+        repository: &Arc<Repository>,
+        mirrored: bool,
+        services: &Services,
+        parts: &[Arc<Service>],
+        candidates: impl Iterator<Item = &'a Candidate>,
+    ) {
+        let (now, context) = (Instant::now(), &repository.context);
         let has_passed = |last: Option<Instant>, interval| last.is_none_or(|last| now.duration_since(last) >= interval);
-        let is_due = self.maintenance.is_due || has_passed(self.maintenance.last_start, MAINTENANCE_INTERVAL);
+        let is_due = self.is_due || has_passed(self.last_start, MAINTENANCE_INTERVAL);
         // An incomplete mirror does not show which objects are needed.
-        let sweep_lfs = self.state.borrow().mirrored && has_passed(self.maintenance.last_lfs_sweep, LFS_SWEEP_INTERVAL);
-        let bundle = self.poller.bundles.are_written()
-            && self.maintenance.needs_bundle
-            && has_passed(self.maintenance.last_bundle, INCREMENTAL_INTERVAL);
-        if self.maintenance.running.is_some() || !(is_due || sweep_lfs || bundle) {
+        let sweep_lfs = mirrored && has_passed(self.last_lfs_sweep, LFS_SWEEP_INTERVAL);
+        let bundle = context.max_stored_mirror.is_some()
+            && self.needs_bundle
+            && has_passed(self.last_bundle, INCREMENTAL_INTERVAL);
+        if self.running.is_some() || !(is_due || sweep_lfs || bundle) {
             return;
         }
-        let Ok(permit) = self.context.maintenance.clone().try_acquire_owned() else { return };
-        self.maintenance.is_due = false;
-        self.maintenance.last_start = Some(now);
+        let Ok(permit) = context.maintenance.clone().try_acquire_owned() else { return };
+        self.is_due = false;
+        self.last_start = Some(now);
         if sweep_lfs {
-            self.maintenance.last_lfs_sweep = Some(now);
+            self.last_lfs_sweep = Some(now);
         }
         if bundle {
-            self.maintenance.needs_bundle = false;
-            self.maintenance.last_bundle = Some(now);
+            self.needs_bundle = false;
+            self.last_bundle = Some(now);
         }
-        let services = sweep_lfs.then(|| self.services.values().cloned().collect());
-        let candidates = self.builds.values().map(|build| &build.candidate);
-        let candidates = candidates.chain(&self.candidates).chain(&self.cached_candidates);
-        let name = &self.poller.name;
+        let sweep = sweep_lfs.then(|| services.values().cloned().collect());
+        let name = &repository.name;
         let in_progress = candidates.flat_map(|candidate| {
             let parts = candidate.parts.iter().filter(|part| part.repository == *name).map(|part| &part.revision_id);
             parts.chain([&candidate.revision]).map(|revision| (candidate.service.name.clone(), revision.clone()))
         });
-        let in_progress = in_progress.collect();
-        let homes = self.parts.iter().filter_map(|part| Some(part.part_of.as_ref()?.home.clone()));
-        let homes = homes.filter(|home| home != name).collect();
-        self.maintenance.running = Some(Box::pin(maintain(
-            self.poller.clone(),
-            services,
-            (in_progress, homes),
-            self.context.clone(),
-            (permit, bundle),
-        )));
+        let homes = parts.iter().filter_map(|part| Some(part.part_of.as_ref()?.home.clone()));
+        let used = (in_progress.collect(), homes.filter(|home| home != name).collect());
+        self.running = Some(Box::pin(maintain(repository.clone(), sweep, used, (permit, bundle))));
     }
 }
 
-/// Maintains the mirror, and keeps the published revisions and those `in_progress`. Removes LFS objects that none of `services`
-/// needs, if they are given. Then writes a `bundle`, if one is due.
+/// Maintains the mirror, and keeps the published revisions and those `in_progress`. Removes LFS objects that none of the
+/// services in `sweep` needs, if they are given. Then writes a `bundle`, if one is due.
 async fn maintain(
-    poller: Arc<Poller>,
-    services: Option<Vec<Arc<Service>>>,
+    repository: Arc<Repository>,
+    sweep: Option<Vec<Arc<Service>>>,
     (in_progress, homes): (Vec<(ServiceName, RevisionId)>, BTreeSet<RepositoryName>),
-    context: Arc<Context>,
     (permit, bundle): (OwnedSemaphorePermit, bool),
 ) -> MaintenanceEnd {
     let permit = Arc::new(permit);
-    let held = permit.clone();
-    let published = context.publisher.queries.revisions(&poller.name, &homes).await;
-    let (source, mut published) = (poller.source.clone(), published.map_err(ServiceFailure::from));
+    let (held, source) = (permit.clone(), repository.source.clone());
+    let published = repository.context.publisher.queries.revisions(&repository.name, &homes).await;
+    let mut published = published.map_err(ServiceFailure::from);
     published.iter_mut().for_each(|published| published.extend_from_slice(&in_progress));
-    let job = Job::start("maintenance", &context.threads, move |stop| {
+    let job = Job::start("maintenance", &repository.threads, move |stop| {
         // Released when the thread ends, even if the worker has stopped before.
         let _permit = held;
-        let request = MaintenanceRequest { published: &published, sweep: services.as_deref() };
+        let request = MaintenanceRequest { published: &published, sweep: sweep.as_deref() };
         source.mirror().inspect(|mirror| mirror.maintain_mirror(&request, stop));
     });
     let failed = match job {
         Ok(job) => job.await.err().map(|panicked| panicked.to_string()),
         Err(error) => Some(format!("no thread can be started: {error}")),
     };
-    if let Some((mirror, reason)) = poller.source.mirror().zip(failed) {
+    if let Some((mirror, reason)) = repository.source.mirror().zip(failed) {
         mirror.maintenance_failed(&reason);
     }
     // A mirror that is too large is not stored before it changes.
     let is_settled = |written| matches!(written, Ok(true) | Err(BundleError::TooLarge { .. }));
-    MaintenanceEnd { needs_bundle: bundle && !is_settled(poller.bundles.write(false).await) }
+    MaintenanceEnd { needs_bundle: bundle && !is_settled(bundles::write(&repository, false).await) }
 }

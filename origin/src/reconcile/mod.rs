@@ -1,10 +1,11 @@
 //! Reconciles repositories: a worker for each one polls its upstream, writes its mirror and publishes its services. Begin at
 //! `worker`, whose table lists all events; `service_states` is the state machine of services.
 //!
-//! `start` starts a worker, and others use its `handle`. The handlers of its events: `poll_result`, `steps` (of a service),
-//! `service_result`, `lfs_state`, `rebuild` and `maintenance` (with `bundles`). The tasks that they start: `poll` (with `poll_watchdog` and
-//! `poll_permit`) and `pipeline` (with `lfs` and `build`). Times: `schedule`, `back_offs`. Limits: `limiter` and
-//! `budget`. `preview` serves dry runs. `part_sources` joins the sources of composed services.
+//! `start` starts a worker, and others use its `handle`. The worker alone composes: it owns `polls` (with `schedule`), `steps`,
+//! `back_offs`, `maintenance`, `rebuild` and `revision_reports` (with `revisions`), none of which knows it. The tasks that these
+//! start: `poll` (with `poll_watchdog` and `poll_permit`), `pipeline` (with `lfs` and `build`) and `bundles`. They share
+//! `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs. `part_sources` joins
+//! the sources of composed services.
 //!
 //! Blocking work runs as a `job` on its own thread, with a deadline. A thread that ignores the deadline delays only its own
 //! repository.
@@ -24,14 +25,16 @@ mod part_sources;
 mod pipeline;
 mod poll;
 mod poll_permit;
-mod poll_result;
 mod poll_watchdog;
+mod polls;
 mod preview;
 mod rebuild;
+mod repository;
+mod revision_reports;
 mod revisions;
 mod schedule;
-mod service_result;
 mod service_states;
+mod signals;
 mod start;
 mod state;
 mod steps;

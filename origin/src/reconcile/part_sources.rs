@@ -18,7 +18,7 @@ use weir_tarball::{
 };
 use weir_upstream::RepositoryConfig;
 
-use super::handle::WorkerSignals;
+use super::signals::WorkerSignals;
 use super::state::RepositoryState;
 
 /// The sources of the origin's workers, by repository.

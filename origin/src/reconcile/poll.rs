@@ -4,40 +4,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
-use weir_protocol::name::RepositoryName;
-use weir_source::{LeftOutRef, PollFailure, PollOutcome, PollRequest, Service, Source};
-use weir_upstream::{DataDir, FetchProgress, FetchSnapshot, RepositoryConfig};
+use weir_source::{LeftOutRef, PollFailure, PollOutcome, PollRequest, Service};
+use weir_upstream::{FetchProgress, FetchSnapshot};
 
-use super::bundles::Bundles;
+use super::bundles;
 use super::job::{Job, JobPanicked};
 use super::limiter::{HostLimiter, Kind};
 use super::poll_permit::PollPermit;
 use super::poll_watchdog::{PollLimits, PollWatchdog};
+use super::repository::Repository;
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
-use super::threads::Threads;
-use crate::metrics::Metrics;
-use crate::validity::Validity;
 
 /// The interval of the watchdog, and of updates of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The dependencies of a poll.
+/// Polls the upstream of a repository.
 pub(super) struct Poller {
-    /// Read when a poll starts.
-    pub(super) config: watch::Receiver<Arc<RepositoryConfig>>,
+    pub(super) repository: Arc<Repository>,
     /// Read when a poll starts.
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
-    /// The minimum rate of a pack in bytes per second.
-    pub(super) min_rate: u64,
-    pub(super) source: Arc<Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
-    pub(super) threads: Threads,
-    pub(super) name: RepositoryName,
-    pub(super) metrics: Metrics,
-    pub(super) data_dir: DataDir,
-    pub(super) validity: Validity,
-    pub(super) bundles: Bundles,
 }
 
 /// The result of a poll.
@@ -68,8 +55,8 @@ impl PollResult {
 
 impl Poller {
     /// Polls once, with permits and a deadline.
-    pub(super) async fn poll(self: Arc<Self>) -> PollResult {
-        if self.source.mirror().is_some_and(|mirror| mirror.needs_check()) {
+    pub(super) async fn poll(&self) -> PollResult {
+        if self.repository.source.mirror().is_some_and(|mirror| mirror.needs_check()) {
             self.check_mirror().await;
         }
         let hydrated = self.hydrate().await;
@@ -78,7 +65,7 @@ impl Poller {
         let (mut reserved, mut has_listed) = (self.limiter.requests_per_listing(), false);
         loop {
             // The wait for a permit may have been long. The worker of a session that has ended is stopped here.
-            self.validity.begun().await;
+            self.repository.context.validity.begun().await;
             let (listed_at, progress) = (Instant::now(), FetchProgress::default());
             let result = self.list_and_fetch(&permit, &progress, listed_at).await;
             self.limiter.charge(progress.requests(), std::mem::take(&mut reserved));
@@ -103,11 +90,12 @@ impl Poller {
 
     /// Checks a mirror that may be damaged, for at most the poll timeout. This takes no permit to poll.
     async fn check_mirror(&self) {
-        let poll_timeout = self.config.borrow().poll_timeout;
+        let poll_timeout = self.repository.config.borrow().poll_timeout;
         let _permit = self.limiter.acquire_mirror_check().await;
         self.state.send_modify(|state| state.phase = Phase::Examining);
-        let source = self.source.clone();
-        let job = Job::start(&format!("check {}", self.name), &self.threads, move |stop| {
+        let Repository { name, source, threads, .. } = &*self.repository;
+        let source = source.clone();
+        let job = Job::start(&format!("check {name}"), threads, move |stop| {
             if let Some(mirror) = source.mirror() {
                 mirror.check(Instant::now(), stop);
             }
@@ -116,7 +104,7 @@ impl Poller {
             let ended = tokio::time::timeout(poll_timeout, &mut job).await;
             if ended.is_err() {
                 job.interrupt();
-                tracing::warn!(repository = %self.name, "the check of the mirror took longer than `poll_timeout` and was stopped");
+                tracing::warn!(repository = %name, "the check of the mirror took longer than `poll_timeout` and was stopped");
                 let _ = (&mut job).await;
             }
         }
@@ -126,11 +114,12 @@ impl Poller {
     /// Makes a missing or damaged mirror from stored bundles, so that the upstream sends only what is newer. If this
     /// fails, the repository is cloned.
     async fn hydrate(&self) -> bool {
-        let has_mirror = self.state.borrow().mirrored && !self.source.needs_poll(Instant::now());
-        if has_mirror || self.source.mirror().is_none() {
+        let source = &self.repository.source;
+        let has_mirror = self.state.borrow().mirrored && !source.needs_poll(Instant::now());
+        if has_mirror || source.mirror().is_none() {
             return false;
         }
-        let hydrated = self.bundles.hydrate(false, self.on_mirror_replaced()).await;
+        let hydrated = bundles::hydrate(&self.repository, false, self.on_mirror_replaced()).await;
         let has_content = matches!(hydrated, Ok(1..));
         if has_content {
             self.state.send_modify(|state| state.mirrored = true);
@@ -145,19 +134,21 @@ impl Poller {
         progress: &FetchProgress,
         listed_at: Instant,
     ) -> Result<Option<SuccessfulPoll>, Failure> {
+        let Repository { name, source, context, .. } = &*self.repository;
         // Read after `listed_at`: a later service triggers another poll.
-        let config = self.config.borrow().clone();
+        let config = self.repository.config.borrow().clone();
         // Of a composed service its parts are followed.
         let services: Vec<_> =
             self.services.borrow().iter().filter(|service| service.parts.is_empty()).cloned().collect();
         let (poll_timeout, stall_timeout) = (config.poll_timeout, config.stall_timeout);
-        let limits = PollLimits { poll_timeout, stall_timeout, min_rate: self.min_rate };
+        let min_rate = context.sources.upstreams.min_rate.as_u64();
+        let limits = PollLimits { poll_timeout, stall_timeout, min_rate };
         let mut watchdog = PollWatchdog::new(progress.snapshot(), limits, listed_at);
         self.show(watchdog.progress());
-        let (source, inner, may_fetch) =
-            (self.source.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.is_clone()));
-        let (on_mirror_replaced, validity) = (self.on_mirror_replaced(), self.validity.clone());
-        let mut job = Job::start(&format!("poll {}", self.name), &self.threads, move |interrupt| {
+        let (polled, inner, may_fetch) =
+            (source.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.is_clone()));
+        let (on_mirror_replaced, validity) = (self.on_mirror_replaced(), context.validity.clone());
+        let mut job = Job::start(&format!("poll {name}"), &self.repository.threads, move |interrupt| {
             let request = PollRequest {
                 config: &config,
                 services: &services,
@@ -165,7 +156,7 @@ impl Poller {
                 may_fetch: &|| validity.holds() && may_fetch(),
                 on_mirror_replaced: &on_mirror_replaced,
             };
-            source.poll(&request, interrupt).map(|outcome| (outcome, source.left_out(&services)))
+            polled.poll(&request, interrupt).map(|outcome| (outcome, polled.left_out(&services)))
         })
         .map_err(|error| failed("write", format!("no thread can be started: {error}")))?;
         let mut overdue = None;
@@ -179,11 +170,11 @@ impl Poller {
                     }
                     Ok(Err(error)) => {
                         let kind = if overdue.is_some() { "timeout" } else { error.kind };
-                        self.metrics.poll_failures.with_label_values(&[kind]).inc();
+                        context.metrics.poll_failures.with_label_values(&[kind]).inc();
                         Err(overdue.unwrap_or_else(|| error.into()))
                     }
                     Err(panicked) => {
-                        if let Some(mirror) = self.source.mirror() {
+                        if let Some(mirror) = source.mirror() {
                             mirror.suspect_damage(Instant::now());
                         }
                         Err(failed("fetch", panicked.to_string()))
@@ -197,8 +188,8 @@ impl Poller {
                     job.interrupt();
                     // Both at once, because the thread may never end.
                     permit.release();
-                    self.metrics.repository_healthy.with_label_values(&[self.name.as_str()]).set(0);
-                    tracing::warn!(repository = %self.name, step = failure.step, reason = failure.reason, "a poll is overdue");
+                    context.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(0);
+                    tracing::warn!(repository = %name, step = failure.step, reason = failure.reason, "a poll is overdue");
                     self.state.send_modify(|state| {
                         state.phase = Phase::Overdue;
                         state.mark_unhealthy(failure.clone(), SystemTime::now());
@@ -217,12 +208,12 @@ impl Poller {
 
     /// Reports that the mirror was set aside. Called by the poll's thread.
     fn on_mirror_replaced(&self) -> impl Fn(&str) + Send + Sync + 'static {
-        let (name, metrics, state) = (self.name.clone(), self.metrics.clone(), self.state.clone());
-        let data_dir = self.data_dir.clone();
+        let (repository, state) = (self.repository.clone(), self.state.clone());
         move |damage| {
-            let damage = data_dir.redact(damage);
+            let Repository { name, context, .. } = &*repository;
+            let damage = context.data_dir.redact(damage);
             tracing::warn!(repository = %name, damage, "the mirror is damaged and was set aside; the repository is cloned again");
-            metrics.mirrors_set_aside.with_label_values(&[name.as_str()]).inc();
+            context.metrics.mirrors_set_aside.with_label_values(&[name.as_str()]).inc();
             state.send_modify(|state| state.mirrored = false);
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::revision_id::RevisionId;
@@ -13,6 +13,7 @@ use weir_tarball::{Limits, ListedEntry, Listing, Selection};
 use super::handle::Handle;
 use super::job::Job;
 use super::part_sources::PartSources;
+use super::repository::Repository;
 use super::state::{Failure, Health};
 use super::threads::Threads;
 
@@ -70,27 +71,26 @@ impl Handle {
     ) -> Result<Preview, PreviewError> {
         // Read before the listing, which does not see a clone that ends meanwhile.
         let mirrored = self.state.borrow().mirrored;
-        if !self.source.has_content() {
+        let Repository { source, threads, context, .. } = &*self.repository;
+        if !source.has_content() {
             return Err(self.not_mirrored());
         }
-        let (source, part_sources) = (self.source.clone(), self.part_sources.clone());
-        let preview = move |stop: &AtomicBool| list(&source, &part_sources, &request, stop);
-        run_until(deadline, &self.threads, permit, preview).await?.map_err(|failure| {
-            if self.source.needs_poll(Instant::now()) {
-                self.signals.poll.notify_one();
-            }
+        let (listed, part_sources) = (source.clone(), context.part_sources.clone());
+        let preview = move |stop: &AtomicBool| list(&listed, &part_sources, &request, stop);
+        run_until(deadline, threads, permit, preview).await?.map_err(|failure| {
+            self.repository.poll_if_needed();
             // Before its first clone a mirror exists and is empty.
             if !mirrored && failure.step == "resolve" {
                 return self.not_mirrored();
             }
-            let reason = self.data_dir.redact(&failure.reason);
+            let reason = context.data_dir.redact(&failure.reason);
             PreviewError::NotPublishable { step: failure.step, reason }
         })
     }
 
     /// The revision that a tag of Git names in the mirror.
     pub(crate) async fn tagged(&self, tag: &str) -> Option<RevisionId> {
-        let (source, tag) = (self.source.clone(), tag.to_owned());
+        let (source, tag) = (self.repository.source.clone(), tag.to_owned());
         tokio::task::spawn_blocking(move || source.tagged(&tag)).await.ok()?
     }
 

@@ -24,6 +24,7 @@
 //! after a newer one. Services do not wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 
 use weir_protocol::name::ServiceName;
 use weir_tarball::ContentKey;
@@ -64,6 +65,12 @@ struct ServiceState {
     /// Why it was last resolved.
     last_cause: Option<Cause>,
     step: Step,
+    /// It is due after the next poll even if no ref changes.
+    needs_reconcile: bool,
+    /// It has not applied all polls: the number of the first missing one.
+    unapplied_poll: Option<u64>,
+    /// It waits for LFS objects: since when, and for how many.
+    lfs_wait: Option<(SystemTime, usize)>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -82,8 +89,25 @@ enum Step {
 impl ServiceStates {
     /// A service must be resolved once its state allows it.
     pub(super) fn mark_due(&mut self, service: &ServiceName, cause: Cause) {
-        let due = &mut self.services.entry(service.clone()).or_default().due;
+        let due = &mut self.entry(service).due;
         *due = (*due).max(Some(cause));
+    }
+
+    /// A service is due after the next poll even if no ref changes.
+    pub(super) fn reconcile_after_poll(&mut self, service: &ServiceName) {
+        self.entry(service).needs_reconcile = true;
+    }
+
+    /// This many polls have ended. The service is due if the last one changed the mirror, or if it waited for that poll.
+    /// Returns whether it is.
+    pub(super) fn polled(&mut self, service: &ServiceName, changed: bool, polls: u64) -> bool {
+        let state = self.entry(service);
+        let is_due = changed || state.needs_reconcile;
+        if is_due {
+            state.due = Some(Cause::Changed);
+            state.unapplied_poll.get_or_insert(polls);
+        }
+        is_due
     }
 
     /// A service was removed or redefined.
@@ -100,6 +124,8 @@ impl ServiceStates {
         for (name, state) in &mut self.services {
             if state.may_be_resolved() {
                 state.last_cause = state.due.take();
+                // Set again if it fails again.
+                state.needs_reconcile = false;
                 self.resolving.insert(name.clone());
             }
         }
@@ -125,6 +151,8 @@ impl ServiceStates {
             (Step::Building { key, outdated, .. }, found) => {
                 // Also for the same content, because its published commit must be the ref's current one.
                 *outdated = true;
+                // Polls do not wait for LFS objects.
+                state.unapplied_poll = None;
                 if found.is_some_and(|found| found != key) { Action::RestrictFetch } else { Action::None }
             }
             (Step::Cached, _) => Action::None,
@@ -144,10 +172,15 @@ impl ServiceStates {
         }
     }
 
-    /// A build started or ended to fetch LFS objects.
-    pub(super) fn set_fetches_lfs(&mut self, service: &ServiceName, fetches: bool) {
-        if let Some(ServiceState { step: Step::Building { fetches_lfs, .. }, .. }) = self.services.get_mut(service) {
-            *fetches_lfs = fetches;
+    /// A build started to fetch this many LFS objects, or ended to.
+    pub(super) fn set_lfs_fetch(&mut self, service: &ServiceName, missing: Option<usize>, now: SystemTime) {
+        let Some(state) = self.services.get_mut(service) else { return };
+        if let Step::Building { fetches_lfs, .. } = &mut state.step {
+            *fetches_lfs = missing.is_some();
+        }
+        if let Some(missing) = missing {
+            state.unapplied_poll = None;
+            state.lfs_wait.get_or_insert((now, missing)).1 = missing;
         }
     }
 
@@ -157,6 +190,25 @@ impl ServiceStates {
         if let Step::Building { outdated: true, .. } = std::mem::take(&mut state.step) {
             state.due = state.due.max(Some(Cause::Changed));
         }
+    }
+
+    /// A service has a result: it has applied all polls, or all but the last of these if it is due again. `lacks_lfs`: LFS
+    /// objects are missing.
+    pub(super) fn ended(&mut self, service: &ServiceName, polls: u64, lacks_lfs: bool) {
+        let is_due = self.is_due(service);
+        let state = self.entry(service);
+        state.unapplied_poll = state.unapplied_poll.filter(|_| is_due).map(|_| polls);
+        state.lfs_wait = state.lfs_wait.filter(|_| lacks_lfs);
+    }
+
+    /// How many of these polls all services have applied.
+    pub(super) fn applied_polls(&self, polls: u64) -> u64 {
+        self.services.values().filter_map(|state| state.unapplied_poll).min().map_or(polls, |first| first - 1)
+    }
+
+    /// The services that wait for LFS objects: since when, and for how many.
+    pub(super) fn lfs_waits(&self) -> impl Iterator<Item = (&ServiceName, SystemTime, usize)> {
+        self.services.iter().filter_map(|(name, state)| state.lfs_wait.map(|(since, objects)| (name, since, objects)))
     }
 
     /// Whether a service is due or being resolved, so that its last result may be outdated.
@@ -182,6 +234,10 @@ impl ServiceStates {
             Step::Building { fetches_lfs, .. } => !fetches_lfs,
         };
         self.services.values().filter(is_busy).count() + self.resolving.len()
+    }
+
+    fn entry(&mut self, service: &ServiceName) -> &mut ServiceState {
+        self.services.entry(service.clone()).or_default()
     }
 }
 
@@ -247,7 +303,7 @@ mod tests {
         let shop = name("shop");
         let mut states = building(&["shop"], 1);
         assert_eq!(states.busy(), 1);
-        states.set_fetches_lfs(&shop, true);
+        states.set_lfs_fetch(&shop, Some(1), SystemTime::UNIX_EPOCH);
         assert_eq!((states.busy(), states.any_fetches_lfs()), (0, true), "polls do not wait for LFS fetches");
         for (content, action) in [(1, Action::None), (2, Action::RestrictFetch)] {
             states.mark_due(&shop, Cause::Changed);
@@ -314,7 +370,7 @@ mod tests {
                         }
                         states.end_resolve();
                     }
-                    3 | 4 => states.set_fetches_lfs(service, step == 3),
+                    3 | 4 => states.set_lfs_fetch(service, (step == 3).then_some(1), SystemTime::UNIX_EPOCH),
                     _ if building[at] => {
                         building[at] = false;
                         states.build_ended(service);

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 /// Counts the threads of one worker. Clones share the count.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +19,14 @@ impl Threads {
         self.0.track_future(task)
     }
 
+    /// Starts a task that is counted. Dropping its handle stops it.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> AbortOnDropHandle<T> {
+        AbortOnDropHandle::new(tokio::spawn(self.track(task)))
+    }
+
     /// Waits until the worker has no threads.
     pub(super) async fn all_ended(&self) {
         self.0.close();
@@ -28,5 +36,13 @@ impl Threads {
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.0.len()
+    }
+}
+
+/// Waits for the end of a task; forever if there is none. Returns `None` if the task panicked.
+pub(super) async fn ended<T>(task: &mut Option<AbortOnDropHandle<T>>) -> Option<T> {
+    match task {
+        Some(task) => task.await.ok(),
+        None => std::future::pending().await,
     }
 }

@@ -1,163 +1,110 @@
-//! The worker of a repository: one loop that handles events and starts tasks.
+//! The worker of a repository: one loop that decides what follows from each event. It owns the parts, which do not know each
+//! other.
 //!
-//! Handlers only decide; everything that takes time is a task. Dropping the worker stops all of them.
+//! Everything that takes time is a task. Dropping the worker stops all of them.
 //!
 //! | event | handler | what it does |
 //! |---|---|---|
-//! | the next poll is due ([`Schedule`]) | `start_poll` | starts a poll |
-//! | the poll ended | `handle_poll_result` | marks services due if refs changed, schedules the next poll, starts maintenance |
-//! | services are due ([`ServiceStates`]) | `start_resolve` | starts to resolve their refs |
+//! | the next poll is due ([`Polls`]) | `run` | starts a poll |
+//! | the poll ended | `handle_poll` | schedules the next poll, marks services due if refs changed, starts maintenance |
+//! | services are due ([`ServiceStates`]) | `advance` | starts to resolve their refs ([`Steps`]) |
 //! | the refs were resolved | `handle_resolved` | collects candidates, restricts LFS fetches of outdated builds |
-//! | there are candidates | `start_publish_cached` | starts to publish candidates whose content is cached |
+//! | there are candidates | `advance` | starts to publish candidates whose content is cached |
 //! | candidates were published, or need a build | `handle_cached` | records results, starts builds |
 //! | a build ended | `handle_build_end` | records the result, with a back-off after a failure |
-//! | a build started or ended to fetch LFS objects | `handle_lfs_progress` | updates the state |
+//! | a build started or ended to fetch LFS objects | `handle_step` | updates the state |
 //! | a back-off ended ([`BackOffs`]) | `run` | marks its service due |
-//! | a rebuild of a lost version was requested, or ended | `start_rebuild`, `handle_rebuild_end` | starts it, answers its waiters |
-//! | maintenance ended | `poll_if_needed` | triggers a poll that repairs the mirror |
-//! | a signal ([`WorkerSignals`]) | `run` | triggers a poll, marks all or all composed services due, or ends back-offs |
+//! | a rebuild of a lost version was requested, or ended ([`Rebuilds`]) | `run` | starts it; marks a service due whose current version stays lost |
+//! | maintenance ended ([`Maintenance`]) | `run` | triggers a poll that repairs the mirror |
+//! | a signal ([`WorkerSignals`](super::signals::WorkerSignals)) | `run` | triggers a poll, marks all or all composed services due, or ends back-offs |
 //! | a new configuration | `reconfigure` | changes the schedule, ends back-offs |
 //! | other services were assigned | `reassign` | forgets removed services, marks new ones due |
 //!
 //! After each event, `advance` starts what can start, and updates the observable state.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio_util::task::AbortOnDropHandle;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::ServiceName;
-use weir_source::{Candidate, Condition, ResolvedServices, Service, ServiceFailure, Source};
+use weir_protocol::revision_id::RevisionId;
+use weir_source::{Candidate, Condition, ResolvedServices, RetryPolicy, Service, ServiceFailure};
 use weir_upstream::RepositoryConfig;
 
 use super::back_offs::BackOffs;
-use super::context::Context;
-use super::handle::{Terminated, WorkerSignals};
-use super::lfs::LfsProgress;
+use super::handle::Terminated;
+use super::lfs_state;
 use super::maintenance::Maintenance;
 use super::pipeline::Pipeline;
 use super::poll::{PollResult, Poller};
-use super::rebuild::{LostVersions, RebuildEnd, RebuildRequest, RunningRebuilds};
-use super::revisions::Revisions;
+use super::polls::{PollEnd, Polls};
+use super::rebuild::{RebuildRequest, Rebuilds};
+use super::repository::{Repository, Services};
+use super::revision_reports::RevisionReports;
 use super::schedule::Schedule;
-use super::service_states::{Cause, ServiceStates};
+use super::service_states::{Action, Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
-use super::steps::{BuildEnd, CachedResults, RunningBuild};
-
-type Services = BTreeMap<ServiceName, Arc<Service>>;
+use super::steps::{StepEnd, Steps};
+use crate::publish::Cached;
 
 /// The receiving ends of a worker's handle.
 pub(super) struct Inputs {
-    pub(super) signals: WorkerSignals,
     pub(super) config_updates: watch::Receiver<Arc<RepositoryConfig>>,
     pub(super) service_updates: watch::Receiver<Vec<Arc<Service>>>,
     pub(super) rebuild_requests: mpsc::Receiver<Box<RebuildRequest>>,
 }
 
 pub(super) struct Worker {
-    pub(super) config: Arc<RepositoryConfig>,
+    repository: Arc<Repository>,
+    config: Arc<RepositoryConfig>,
+    state: Arc<watch::Sender<RepositoryState>>,
     /// The services that it publishes.
-    pub(super) services: Services,
+    services: Services,
     /// The parts of its repository that services have, its own or others.
-    pub(super) parts: Vec<Arc<Service>>,
+    parts: Vec<Arc<Service>>,
     /// Whether the publishers of the parts resolve them after the next poll even if no ref changes.
-    pub(super) owes_parts: bool,
-    pub(super) context: Arc<Context>,
-    pub(super) source: Arc<Source>,
-    pub(super) state: Arc<watch::Sender<RepositoryState>>,
-
-    pub(super) poller: Arc<Poller>,
-    pub(super) schedule: Schedule,
-    pub(super) poll_task: Option<AbortOnDropHandle<PollResult>>,
+    owes_parts: bool,
     /// The content that the mirror had at the start is being published. No poll starts meanwhile.
-    pub(super) restoring: bool,
-    /// Whether the content of the repository at other URLs was removed since the start.
-    pub(super) removed_siblings: bool,
-    pub(super) maintenance: Maintenance,
+    restoring: bool,
 
-    pub(super) pipeline: Pipeline,
-    pub(super) states: ServiceStates,
-    /// The services of `resolve_task`.
-    pub(super) resolving: Vec<Arc<Service>>,
-    pub(super) resolve_task: Option<AbortOnDropHandle<Result<ResolvedServices, ServiceFailure>>>,
-    /// The candidates of the next `cached_task`.
-    pub(super) candidates: Vec<Candidate>,
-    /// The candidates of `cached_task`.
-    pub(super) cached_candidates: Vec<Candidate>,
-    /// Publishes candidates whose content is cached.
-    pub(super) cached_task: Option<AbortOnDropHandle<CachedResults>>,
-    pub(super) build_tasks: JoinSet<BuildEnd>,
-    pub(super) builds: HashMap<ServiceName, RunningBuild>,
-    pub(super) lfs_progress: (mpsc::UnboundedSender<Box<LfsProgress>>, mpsc::UnboundedReceiver<Box<LfsProgress>>),
-
-    pub(super) back_offs: BackOffs,
-    /// The services that are due after the next poll even if no ref changes.
-    pub(super) needs_reconcile: HashSet<ServiceName>,
-    /// The services that have not applied all polls, each with the number of the first missing one.
-    pub(super) unapplied_polls: HashMap<ServiceName, u64>,
-    /// The services that wait for LFS objects: since when, and for how many.
-    pub(super) waits_for_lfs: BTreeMap<ServiceName, (SystemTime, usize)>,
-    pub(super) revisions: Revisions,
-    pub(super) revision_sender: watch::Sender<Vec<RevisionSeen>>,
-    /// The number of results since the revisions were last sent to edges.
-    pub(super) unreported_results: usize,
-    pub(super) reported_at: Instant,
-
-    pub(super) rebuild_tasks: JoinSet<RebuildEnd>,
-    pub(super) running_rebuilds: RunningRebuilds,
-    pub(super) lost_versions: LostVersions,
+    polls: Polls,
+    maintenance: Maintenance,
+    states: ServiceStates,
+    steps: Steps,
+    back_offs: BackOffs,
+    rebuilds: Rebuilds,
+    reports: RevisionReports,
 }
 
 impl Worker {
     pub(super) fn new(
-        config: Arc<RepositoryConfig>,
+        poller: Arc<Poller>,
         services: &[Arc<Service>],
         pipeline: Pipeline,
         schedule: Schedule,
         revision_sender: watch::Sender<Vec<RevisionSeen>>,
     ) -> Self {
-        let poller = pipeline.poller.clone();
+        let (repository, state) = (poller.repository.clone(), poller.state.clone());
+        let config = repository.config.borrow().clone();
         let (services, parts) = split(services);
-        #[expect(clippy::disallowed_methods, reason = "a running build sends two")]
-        let lfs_progress = mpsc::unbounded_channel();
+        let mut states = ServiceStates::default();
+        services.keys().for_each(|name| states.reconcile_after_poll(name));
         Self {
-            needs_reconcile: services.keys().cloned().collect(),
+            config,
+            reports: RevisionReports::new(repository.clone(), revision_sender),
+            repository,
+            state,
             services,
             parts,
             owes_parts: true,
-            context: pipeline.context.clone(),
-            source: poller.source.clone(),
-            state: poller.state.clone(),
-            poller,
-            schedule,
-            poll_task: None,
             restoring: false,
-            removed_siblings: false,
+            polls: Polls::new(poller, schedule),
             maintenance: Maintenance::new(),
-            pipeline,
-            states: ServiceStates::default(),
-            resolving: Vec::new(),
-            resolve_task: None,
-            candidates: Vec::new(),
-            cached_candidates: Vec::new(),
-            cached_task: None,
-            build_tasks: JoinSet::new(),
-            builds: HashMap::new(),
-            lfs_progress,
+            states,
+            rebuilds: Rebuilds::new(pipeline.clone()),
+            steps: Steps::new(pipeline),
             back_offs: BackOffs::default(),
-            unapplied_polls: HashMap::new(),
-            waits_for_lfs: BTreeMap::new(),
-            revisions: Revisions::new(config.name.clone()),
-            revision_sender,
-            unreported_results: 0,
-            reported_at: Instant::now(),
-            rebuild_tasks: JoinSet::new(),
-            running_rebuilds: RunningRebuilds::default(),
-            lost_versions: LostVersions::default(),
-            config,
         }
     }
 
@@ -172,32 +119,26 @@ impl Worker {
     }
 
     async fn run(&mut self, inputs: Inputs) {
-        let Inputs { signals, mut config_updates, mut service_updates, mut rebuild_requests } = inputs;
+        let Inputs { mut config_updates, mut service_updates, mut rebuild_requests } = inputs;
+        let signals = self.repository.signals.clone();
         self.restore();
         loop {
             self.advance();
-            let poll_due = Some(self.schedule.next()).filter(|_| self.poll_task.is_none() && !self.restoring);
+            let poll_due = self.polls.due().filter(|_| !self.restoring);
             let retry_due = self.back_offs.next();
             tokio::select! {
-                result = ended(&mut self.poll_task) => {
-                    self.poll_task = None;
-                    self.handle_poll_result(result.unwrap_or_else(PollResult::panicked));
-                    self.start_maintenance();
+                poll = self.polls.ended() => {
+                    self.handle_poll(poll);
+                    let (mirrored, candidates) = (self.state.borrow().mirrored, self.steps.candidates());
+                    self.maintenance.start(&self.repository, mirrored, &self.services, &self.parts, candidates);
                 }
-                () = self.maintenance.ended() => self.poll_if_needed(),
-                resolved = ended(&mut self.resolve_task) => {
-                    self.resolve_task = None;
-                    self.handle_resolved(resolved);
+                () = self.maintenance.ended() => self.polls.trigger_if_needed(),
+                end = self.steps.next() => self.handle_step(end),
+                due = self.rebuilds.next(&self.services) => {
+                    due.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
                 }
-                results = ended(&mut self.cached_task) => {
-                    self.cached_task = None;
-                    self.handle_cached(results);
-                }
-                Some(end) = self.build_tasks.join_next() => self.handle_build_end(end),
-                Some(progress) = self.lfs_progress.1.recv() => self.handle_lfs_progress(&progress),
-                Some(end) = self.rebuild_tasks.join_next() => self.handle_rebuild_end(end),
-                Some(request) = rebuild_requests.recv() => self.start_rebuild(*request),
-                () = signals.poll.notified() => self.schedule.trigger(Instant::now()),
+                Some(request) = rebuild_requests.recv() => self.rebuilds.start(*request, &self.services),
+                () = signals.poll.notified() => self.polls.trigger(),
                 () = signals.reset_back_offs.notified() => self.reset_back_offs(),
                 () = signals.resolve_all.notified() => self.mark_all_due(Cause::Changed),
                 () = signals.parts_changed.notified() => {
@@ -215,61 +156,212 @@ impl Worker {
                     let due = self.back_offs.take_due(Instant::now());
                     due.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
                 }
-                () = reached(poll_due) => self.start_poll(),
+                () = reached(poll_due) => self.polls.start(),
             }
         }
     }
 
     /// Publishes the content of the mirror without querying the upstream. Failures are not recorded, because a poll follows.
     fn restore(&mut self) {
-        if !self.source.has_content() {
+        let Repository { source, context, .. } = &*self.repository;
+        if !source.has_content() {
             return;
         }
         // In a cluster another origin may have reported newer revisions.
-        let fetched_at = self
-            .source
+        let fetched_at = source
             .mirror()
             .and_then(|mirror| mirror.refs_changed_at())
-            .filter(|_| !self.context.publisher.repositories.is_in_cluster());
+            .filter(|_| !context.publisher.repositories.is_in_cluster());
         if let Some(fetched_at) = fetched_at {
-            self.revisions.restored(fetched_at);
+            self.reports.revisions.restored(fetched_at);
         }
         self.restoring = !self.services.is_empty();
         self.mark_all_due(Cause::Started);
     }
 
-    pub(super) fn mark_all_due(&mut self, cause: Cause) {
+    fn mark_all_due(&mut self, cause: Cause) {
         self.services.keys().for_each(|name| self.states.mark_due(name, cause));
     }
 
     /// Starts what can start, and updates the observable state.
     fn advance(&mut self) {
-        self.start_resolve();
-        self.start_publish_cached();
-        if self.restoring && self.resolve_task.is_none() && self.cached_task.is_none() {
+        if !self.steps.is_resolving() && self.states.has_due() {
+            let due = self.states.start_resolve();
+            self.steps.start_resolve(due.iter().filter_map(|name| self.services.get(name).cloned()).collect());
+        }
+        self.steps.start_publish_cached();
+        if self.restoring && !self.steps.is_publishing_cached() {
             self.restoring = false;
             if self.services.values().any(|service| service.condition() == Condition::Following) {
                 self.state.send_modify(|state| state.mirrored = true);
             }
         }
-        self.report_revisions();
-        self.update_lfs_state();
+        self.reports.send(self.states.busy(), &self.services);
+        let lfs_held_until = self.steps.pipeline.lfs.held_until(Instant::now()).map(|(until, _)| until);
+        let data_dir = &self.repository.context.data_dir;
+        lfs_state::update(&self.state, &self.states, &self.back_offs, lfs_held_until, data_dir);
         self.update_applied_polls();
-        self.update_next_poll();
+        self.polls.show_next();
     }
 
     fn update_applied_polls(&mut self) {
-        let polls = self.state.borrow().polls;
-        let applied_polls = self.unapplied_polls.values().min().map_or(polls, |first| first - 1);
+        let applied_polls = self.states.applied_polls(self.state.borrow().polls);
         if applied_polls > self.state.borrow().applied_polls {
-            self.poll_if_needed();
+            self.polls.trigger_if_needed();
             self.state.send_modify(|state| state.applied_polls = applied_polls);
         }
     }
 
-    fn start_poll(&mut self) {
-        self.schedule.start(Instant::now());
-        self.poll_task = Some(self.spawn(self.poller.clone().poll()));
+    /// Marks services due whose result the poll may change.
+    fn handle_poll(&mut self, poll: PollResult) {
+        let (now, hydrated) = (SystemTime::now(), poll.hydrated);
+        let end = self.polls.record(poll, now);
+        let part_sources = &self.repository.context.part_sources;
+        match end {
+            PollEnd::Succeeded { changed, complete } => {
+                self.maintenance.is_due |= changed;
+                self.maintenance.needs_bundle |= changed;
+                if changed {
+                    // The poll may have fetched the commit of a lost version.
+                    self.rebuilds.retry_lost();
+                }
+                let polls = self.state.borrow().polls;
+                let revisions = self.reports.record();
+                for name in self.services.keys().filter(|name| self.states.polled(name, changed, polls)) {
+                    revisions.set_published(name, None);
+                }
+                if changed || std::mem::take(&mut self.owes_parts) {
+                    part_sources.notify_publishers(&self.parts);
+                }
+                revisions.poll_succeeded(complete, now);
+            }
+            PollEnd::Failed { step, is_new } => {
+                // It may have fetched a part, or the disk may be full.
+                self.maintenance.is_due |= step == "fetch";
+                // Some refs may have changed before the failure, and the next poll does not report them as changed.
+                self.services.keys().for_each(|name| self.states.reconcile_after_poll(name));
+                self.owes_parts = true;
+                if is_new {
+                    part_sources.notify_publishers(&self.parts);
+                }
+                self.reports.record().poll_failed(now);
+                self.polls.trigger_if_needed();
+            }
+        }
+        if hydrated && !matches!(end, PollEnd::Succeeded { changed: true, complete: true }) {
+            // Services without a version can be built, even if the upstream is down.
+            part_sources.notify_publishers(&self.parts);
+            self.mark_all_due(Cause::Changed);
+        }
+    }
+
+    fn handle_step(&mut self, end: StepEnd) {
+        match end {
+            StepEnd::Resolved(resolved) => self.handle_resolved(resolved),
+            StepEnd::Cached(results) => {
+                for (candidate, cached) in results {
+                    self.handle_cached(candidate, cached);
+                }
+            }
+            StepEnd::Built((candidate, result)) => self.handle_build_end(candidate, result),
+            StepEnd::Lfs(progress) => {
+                self.states.set_lfs_fetch(&progress.service, progress.missing, SystemTime::now());
+                self.maintenance.needs_bundle |= progress.missing.is_none();
+            }
+        }
+    }
+
+    fn handle_resolved(&mut self, mut resolved: ResolvedServices) {
+        resolved.retain(|(service, _)| self.is_assigned(service));
+        let action = |(service, found): &(Arc<Service>, Result<Candidate, _>)| {
+            self.states.resolved(&service.name, found.as_ref().ok().map(|candidate| &candidate.key))
+        };
+        let actions: Vec<Action> = resolved.iter().map(action).collect();
+        self.states.end_resolve();
+        for (action, (service, found)) in actions.into_iter().zip(resolved) {
+            match (action, found) {
+                (Action::PublishCached, Ok(candidate)) => self.steps.add_candidate(candidate),
+                (Action::RestrictFetch, Ok(candidate)) => self.steps.restrict_fetch(candidate),
+                (Action::RecordFailure, Err(failure)) => self.record_result(&service, Err(failure)),
+                _ => {}
+            }
+        }
+    }
+
+    fn handle_cached(&mut self, candidate: Candidate, cached: Result<Cached, ServiceFailure>) {
+        let service = candidate.service.clone();
+        if !self.is_assigned(&service) {
+            return;
+        }
+        let blocked_by = self.back_offs.blocked_by(&service.name, &candidate.key, Instant::now());
+        let result = match (cached, blocked_by) {
+            (Ok(Cached::NeedsBuild), None) => {
+                self.states.cached_ended(&service.name, Some(candidate.key));
+                let may_fetch = !self.suppress_errors(&service.name);
+                return self.steps.start_build(candidate, may_fetch);
+            }
+            (Ok(Cached::UpToDate), _) => {
+                service.followed(&candidate.revision);
+                Ok(candidate.revision)
+            }
+            (Ok(Cached::NeedsBuild), Some(failure)) | (Err(failure), _) => Err(failure),
+            (Ok(Cached::Refused(error)), _) => Err(error.into()),
+        };
+        self.states.cached_ended(&service.name, None);
+        self.record_result(&service, result);
+    }
+
+    /// False: the service needs another content meanwhile.
+    fn handle_build_end(&mut self, candidate: Candidate, result: Result<bool, ServiceFailure>) {
+        let Candidate { service, revision, key, .. } = candidate;
+        self.states.build_ended(&service.name);
+        if let Err(failure) = &result {
+            let (interval, times) = (self.config.poll_interval, (Instant::now(), SystemTime::now()));
+            self.back_offs.failed(&service.name, key, failure, interval, times, fastrand::f64());
+            // The build may have found that something must be fetched again.
+            self.polls.trigger_if_needed();
+        }
+        match result {
+            Ok(true) => self.record_result(&service, Ok(revision)),
+            Ok(false) => {}
+            Err(failure) => self.record_result(&service, Err(failure)),
+        }
+    }
+
+    /// Whether failures of a service are not recorded, and its build does not query the upstream: a poll follows, after a start
+    /// or an assignment, and while the mirror is incomplete.
+    fn suppress_errors(&self, service: &ServiceName) -> bool {
+        let awaits_part = || {
+            let service = self.services.get(service);
+            service.is_some_and(|service| self.repository.context.part_sources.awaits_first_poll(service))
+        };
+        self.states.last_cause(service) != Some(Cause::Changed) || !self.state.borrow().mirrored || awaits_part()
+    }
+
+    /// Records the published revision of a service, or why it does not follow its ref.
+    fn record_result(&mut self, service: &Service, result: Result<RevisionId, ServiceFailure>) {
+        let (name, polls) = (&service.name, self.state.borrow().polls);
+        // If it is due again, its ref may be at another commit.
+        let published = result.as_ref().ok().filter(|_| !self.states.is_due(name));
+        self.reports.record().set_published(name, published.cloned());
+        self.states.ended(name, polls, matches!(&result, Err(failure) if failure.step == "lfs"));
+        let Err(failure) = result else { return self.back_offs.remove(name) };
+        let suppressed = self.suppress_errors(name);
+        if !suppressed {
+            let reason = self.repository.context.data_dir.redact(&failure.reason);
+            service.mark_failed(failure.step, reason, SystemTime::now());
+        }
+        let retry_with_next_poll = match failure.retry {
+            RetryPolicy::NextPoll => true,
+            RetryPolicy::BackOff => !self.back_offs.contains(name),
+            RetryPolicy::Never => false,
+        };
+        if suppressed || retry_with_next_poll {
+            self.states.reconcile_after_poll(name);
+        }
+        if self.states.last_cause(name) == Some(Cause::Assigned) {
+            self.polls.trigger();
+        }
     }
 
     /// Adopts the assigned services. New ones are resolved from the current mirror. If that fails, a poll follows, and only its
@@ -280,68 +372,49 @@ impl Worker {
         let is_new = |part: &Arc<Service>| !self.parts.iter().any(|known| Arc::ptr_eq(known, part));
         if parts.iter().any(is_new) {
             self.owes_parts = true;
-            self.schedule.trigger(Instant::now());
+            self.polls.trigger();
         }
         self.parts = parts;
         for removed in difference(&before, &self.services) {
             self.states.remove(&removed.name);
             self.back_offs.remove(&removed.name);
-            self.needs_reconcile.remove(&removed.name);
-            self.waits_for_lfs.remove(&removed.name);
-            self.builds.remove(&removed.name);
-            self.unapplied_polls.remove(&removed.name);
+            self.steps.stop_build(&removed.name);
         }
         self.reset_back_offs();
         self.maintenance.last_lfs_sweep = None;
         for new in difference(&self.services, &before) {
-            self.needs_reconcile.insert(new.name.clone());
-            if self.source.has_content() {
+            self.states.reconcile_after_poll(&new.name);
+            if self.repository.source.has_content() {
                 self.states.mark_due(&new.name, Cause::Assigned);
             } else {
-                self.schedule.trigger(Instant::now());
+                self.polls.trigger();
             }
         }
         // The remaining services of a ref may have a common revision.
-        self.unreported_results += 1;
+        self.reports.record();
     }
 
     /// Ends all back-offs except a server's `Retry-After`, because somebody may have fixed the cause.
     fn reset_back_offs(&mut self) {
         let reset = self.back_offs.reset();
         reset.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
-        self.lost_versions.clear();
-        self.source.reset_back_offs();
+        self.rebuilds.retry_lost();
+        self.repository.source.reset_back_offs();
     }
 
     /// Adopts another configuration of the same upstream. If it changes what may be published, the services are assigned
     /// again, and so resolved.
     fn reconfigure(&mut self, config: Arc<RepositoryConfig>) {
         let before = std::mem::replace(&mut self.config, config);
-        self.schedule.reconfigure(self.config.poll_interval, self.config.min_poll_interval, Instant::now());
+        self.polls.schedule.reconfigure(self.config.poll_interval, self.config.min_poll_interval, Instant::now());
         if self.config != before {
             self.reset_back_offs();
         }
     }
 
-    /// Triggers a poll if the source needs one, such as to repair a damaged mirror.
-    pub(super) fn poll_if_needed(&mut self) {
-        let now = Instant::now();
-        if self.source.needs_poll(now) {
-            self.schedule.trigger(now);
-        }
-    }
-
     /// Whether a service is assigned, and has not been redefined.
-    pub(super) fn is_assigned(&self, service: &Arc<Service>) -> bool {
+    fn is_assigned(&self, service: &Arc<Service>) -> bool {
         self.services.get(&service.name).is_some_and(|known| Arc::ptr_eq(known, service))
-    }
-
-    /// Starts a task. Dropping its handle stops it.
-    pub(super) fn spawn<T: Send + 'static>(
-        &self,
-        task: impl Future<Output = T> + Send + 'static,
-    ) -> AbortOnDropHandle<T> {
-        AbortOnDropHandle::new(tokio::spawn(self.context.threads.track(task)))
     }
 }
 
@@ -362,14 +435,6 @@ fn difference(services: &Services, others: &Services) -> Vec<Arc<Service>> {
 async fn reached(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits for the end of a task; forever if there is none. Returns `None` if the task panicked.
-async fn ended<T>(task: &mut Option<AbortOnDropHandle<T>>) -> Option<T> {
-    match task {
-        Some(task) => task.await.ok(),
         None => std::future::pending().await,
     }
 }
