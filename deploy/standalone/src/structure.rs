@@ -38,7 +38,6 @@ const MAX_LINES: usize = 500;
 /// Modules of a folder that import each other in circles, each with the reason. A circle may only become smaller.
 #[rustfmt::skip]
 const CIRCLES: &[(&str, &[&str], &str)] = &[
-    ("origin/src/catalog", &["edits", "owner", "reconcile"], "one task in three files"),
     ("origin/ownership/src", &["decision", "repository"], "one state machine in two files"),
     ("origin/ownership/src/simulation", &["check", "engine"], "one simulator in several files"),
     ("origin/ownership/src/simulation", &["node", "world", "writer"], "one simulator in several files"),

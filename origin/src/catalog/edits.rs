@@ -3,21 +3,26 @@
 //! The writes run beside the owner, one at a time for each repository and each service. So a store that does not answer for
 //! one record delays nothing else.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::sleep;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::shutdown::Drain;
 
-use super::Snapshot;
 use super::definitions::{Documents, Write};
 use super::edit::{Decision, Edit, Outcome, Precondition, Refusal};
-use super::owner::{Owner, RETRY_AFTER};
-use super::reconcile::{Cause, ChangedNames, Unsettled};
+use super::reconcile::{Cause, ChangedNames, Reconciler, Unsettled};
 use super::storing::Plan;
+use super::{Snapshot, ownership};
+use crate::config::LimitsConfig;
 use crate::publish::{PublishError, Retired, Started};
 use crate::reconcile::Terminated;
+
+/// The interval for retrying a write with an unknown outcome.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Requests changes of the catalog. Clones are cheap.
 #[derive(Clone)]
@@ -84,16 +89,39 @@ impl Editor {
         let (done, applied) = oneshot::channel();
         self.requests.send(EditRequest::ApplyReloads(done)).await.is_ok() && applied.await.is_ok()
     }
+
+    /// Starts the worker of a repository that the publisher has taken, and announces its services, current and deleted.
+    /// Returns false if the origin is stopping.
+    pub(crate) async fn take(&self, repository: &RepositoryName) -> bool {
+        let (done, taken) = oneshot::channel();
+        self.requests.send(EditRequest::Take(repository.clone(), done)).await.is_ok() && taken.await.is_ok()
+    }
+
+    /// Stops the worker of a repository, withdraws the repository from the publisher, and announces that it is released.
+    /// Its mirror and its services stay. When the worker has terminated, `Ownership::release` must follow.
+    pub(crate) async fn release(&self, repository: &RepositoryName) -> Option<Terminated> {
+        let (done, released) = oneshot::channel();
+        self.requests.send(EditRequest::Release(repository.clone(), done)).await.ok()?;
+        released.await.ok()
+    }
+
+    /// Brings an owned repository in line with the definitions and keys of now: see `Ownership::align`.
+    pub(crate) async fn align(&self, repository: &RepositoryName) -> Result<(), PublishError> {
+        let (done, aligned) = oneshot::channel();
+        let sent = self.requests.send(EditRequest::Align(repository.clone(), done)).await;
+        sent.map_err(|_| PublishError::ShuttingDown)?;
+        aligned.await.unwrap_or(Err(PublishError::ShuttingDown))
+    }
 }
 
 /// What is being written to the record of a repository.
-pub(super) struct Writing {
+struct Writing {
     /// The services that it changes.
     services: Vec<ServiceName>,
     /// Somebody waits for the outcome.
-    pub(super) is_awaited: bool,
+    is_awaited: bool,
     /// What comes after it.
-    pub(super) waiting: Vec<EditRequest>,
+    waiting: Vec<EditRequest>,
 }
 
 /// An edit that is being made.
@@ -118,38 +146,66 @@ pub(super) enum Written {
     Align(RepositoryName, Result<Started, PublishError>, oneshot::Sender<Result<(), PublishError>>),
 }
 
-impl Owner {
-    pub(super) fn edit(&mut self, edit: Edit, precondition: Precondition, caller: Caller) {
-        let before = self.catalog.snapshot();
+/// The edits and other writes in progress.
+pub(super) struct Edits {
+    limits: LimitsConfig,
+    /// The records that are being written.
+    writing: BTreeMap<RepositoryName, Writing>,
+    /// Receives the outcomes.
+    written: mpsc::Sender<Written>,
+    /// Requests that have waited for one.
+    pub(super) again: VecDeque<EditRequest>,
+    /// Writes that remain after services have moved.
+    pub(super) cleanups: Vec<Plan>,
+    drain: Drain,
+}
+
+impl Edits {
+    pub(super) fn new(limits: LimitsConfig, written: mpsc::Sender<Written>, cleanups: Vec<Plan>, drain: Drain) -> Self {
+        Self { limits, writing: BTreeMap::new(), written, again: VecDeque::new(), cleanups, drain }
+    }
+
+    /// Whether somebody waits for the outcome of a write.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.writing.values().any(|writing| writing.is_awaited)
+    }
+
+    pub(super) fn edit(&mut self, at: &Reconciler, edit: Edit, precondition: Precondition, caller: Caller) {
+        let before = at.catalog.snapshot();
         let repository = edit.repository(&before.definitions).cloned();
         if let Some(first) = self.writing(repository.as_ref(), edit.service().as_slice()) {
             return first.waiting.push(EditRequest::Edit(edit, precondition, caller));
         }
         let decided = match repository.filter(|name| !before.owns(name)) {
             Some(repository) => Err(EditError::NotOwner(repository)),
-            None => self.decide(&edit, &precondition, &before),
+            None => self.decide(at, &edit, &precondition, &before),
         };
         let Decision { writes, outcome } = match decided {
             Ok(decision) => decision,
-            Err(error) => return self.answer(edit.into_str(), Err(error), caller),
+            Err(error) => return answer(at, edit.into_str(), Err(error), caller),
         };
-        let plan = Plan::of(&writes, &self.api);
+        let plan = Plan::of(&writes, &at.api);
         let Some(repository) = plan.change.as_ref().map(|(repository, _)| repository.clone()) else {
-            return self.answer(edit.into_str(), Ok(outcome), caller);
+            return answer(at, edit.into_str(), Ok(outcome), caller);
         };
         if let Some(first) = self.writing(None, &services(&writes)) {
             return first.waiting.push(EditRequest::Edit(edit, precondition, caller));
         }
         let (kind, caller) = (edit.into_str(), Some(caller));
-        self.write(Box::new(PendingEdit { kind, repository, plan, writes, outcome, caller }), Duration::ZERO);
+        self.write(at, Box::new(PendingEdit { kind, repository, plan, writes, outcome, caller }), Duration::ZERO);
     }
 
-    fn decide(&self, edit: &Edit, precondition: &Precondition, before: &Snapshot) -> Result<Decision, EditError> {
+    fn decide(
+        &self,
+        at: &Reconciler,
+        edit: &Edit,
+        precondition: &Precondition,
+        before: &Snapshot,
+    ) -> Result<Decision, EditError> {
         let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
-        let publisher = &self.context.publisher;
         let stored_too = decided.writes.iter().find_map(|write| {
             let Write::DeleteService(name) = write else { return None };
-            publisher.repositories.defined_elsewhere(self.api.services.get(name)?.repository(), name)
+            at.context.publisher.repositories.defined_elsewhere(at.api.services.get(name)?.repository(), name)
         });
         if let Some(repository) = stored_too {
             return Err(EditError::Failed(format!(
@@ -160,11 +216,7 @@ impl Owner {
     }
 
     /// What has to be written before something else about a repository or services.
-    pub(super) fn writing(
-        &mut self,
-        repository: Option<&RepositoryName>,
-        services: &[ServiceName],
-    ) -> Option<&mut Writing> {
+    fn writing(&mut self, repository: Option<&RepositoryName>, services: &[ServiceName]) -> Option<&mut Writing> {
         let is_before = |name: &RepositoryName, writing: &Writing| {
             Some(name) == repository || writing.services.iter().any(|service| services.contains(service))
         };
@@ -172,7 +224,7 @@ impl Owner {
     }
 
     /// Writes beside the owner, to which the outcome comes.
-    pub(super) fn beside(
+    fn beside(
         &mut self,
         repository: &RepositoryName,
         services: Vec<ServiceName>,
@@ -181,6 +233,10 @@ impl Owner {
     ) {
         let waiting = self.writing.remove(repository).map_or_else(Vec::new, |before| before.waiting);
         self.writing.insert(repository.clone(), Writing { services, is_awaited, waiting });
+        self.send(write);
+    }
+
+    fn send(&self, write: impl Future<Output = Written> + Send + 'static) {
         let written = self.written.clone();
         self.drain.spawn(async move {
             // The owner ends first when the origin stops.
@@ -188,9 +244,38 @@ impl Owner {
         });
     }
 
-    fn write(&mut self, edit: Box<PendingEdit>, after: Duration) {
+    /// Waits beside the owner until former publications have ended.
+    pub(super) fn settle(&self, at: &Reconciler, unsettled: Unsettled) {
+        let publisher = at.context.publisher.clone();
+        self.send(async move {
+            unsettled.wait(&publisher).await;
+            Written::Settled(unsettled)
+        });
+    }
+
+    /// Brings an owned repository in line with the definitions and keys of now. Reloads were applied: a service may be defined
+    /// in one.
+    pub(super) fn align(
+        &mut self,
+        at: &Reconciler,
+        repository: RepositoryName,
+        done: oneshot::Sender<Result<(), PublishError>>,
+    ) {
+        if let Some(first) = self.writing(Some(&repository), &[]) {
+            return first.waiting.push(EditRequest::Align(repository, done));
+        }
+        let definitions = at.catalog.snapshot().definitions.clone();
+        let publisher = at.context.publisher.clone();
+        self.beside(&repository.clone(), Vec::new(), false, async move {
+            let is_configured = |service: &ServiceName| definitions.services.contains_key(service);
+            let aligned = publisher.ownership.align(&repository, &is_configured, SystemTime::now()).await;
+            Written::Align(repository, aligned, done)
+        });
+    }
+
+    fn write(&mut self, at: &Reconciler, edit: Box<PendingEdit>, after: Duration) {
         let Some((repository, change)) = edit.plan.change.clone() else { return };
-        let publisher = self.context.publisher.clone();
+        let publisher = at.context.publisher.clone();
         self.beside(&edit.repository.clone(), services(&edit.writes), edit.caller.is_some(), async move {
             sleep(after).await;
             let result = publisher.define(&repository, change).await;
@@ -198,29 +283,30 @@ impl Owner {
         });
     }
 
-    pub(super) fn written(&mut self, written: Written) {
+    /// Handles the outcome of a write.
+    pub(super) fn written(&mut self, at: &mut Reconciler, written: Written) {
         match written {
             Written::Edit(edit, Ok(())) => {
                 let changed_names = ChangedNames::by(&edit.writes);
-                edit.writes.iter().for_each(|write| self.api.apply(write));
-                let (gone, unsettled) = self.reconcile(changed_names, Started::default(), Cause::Edit);
+                edit.writes.iter().for_each(|write| at.api.apply(write));
+                let (gone, unsettled) = at.reconcile(changed_names, Started::default(), Cause::Edit);
                 self.cleanups.extend(edit.plan.cleanup.is_some().then(|| edit.plan.clone()));
                 if gone.is_empty() && unsettled.is_empty() {
-                    return self.edited(*edit);
+                    return self.edited(at, *edit);
                 }
                 // Once the edit is answered, no publication of a service that it replaced may follow.
-                let (retired, publisher) = (self.retire(gone), self.context.publisher.clone());
+                let (retired, publisher) = (at.retire(gone), at.context.publisher.clone());
                 self.beside(&edit.repository.clone(), services(&edit.writes), edit.caller.is_some(), async move {
                     unsettled.wait(&publisher).await;
                     Written::Retired(edit, retired.await, unsettled)
                 });
             }
-            Written::Edit(edit, Err(error)) => self.not_written(edit, error),
-            Written::Settled(unsettled) => self.settled(&unsettled),
+            Written::Edit(edit, Err(error)) => self.not_written(at, edit, error),
+            Written::Settled(unsettled) => at.settled(&unsettled),
             Written::Retired(edit, retired, unsettled) => {
-                self.settled(&unsettled);
-                self.announce_retired(retired);
-                self.edited(*edit);
+                at.settled(&unsettled);
+                at.announce_retired(retired);
+                self.edited(at, *edit);
             }
             Written::CleanUp(repository, plan, result) => {
                 if let Err(error) = result {
@@ -230,23 +316,23 @@ impl Owner {
                 self.go_on(&repository);
             }
             Written::Align(repository, result, done) => {
-                let result = result.map(|aligned| self.aligned(&repository, aligned));
+                let result = result.map(|aligned| ownership::aligned(at, &repository, aligned));
                 let _ = done.send(result);
                 self.go_on(&repository);
             }
         }
     }
 
-    fn edited(&mut self, edit: PendingEdit) {
+    fn edited(&mut self, at: &Reconciler, edit: PendingEdit) {
         if let Some(caller) = edit.caller {
-            self.answer(edit.kind, Ok(edit.outcome), caller);
+            answer(at, edit.kind, Ok(edit.outcome), caller);
         }
         self.go_on(&edit.repository);
-        self.clean_up();
+        self.clean_up(at);
     }
 
     /// An edit that certainly failed is dropped. One with an unknown outcome is repeated until its outcome is known.
-    fn not_written(&mut self, mut edit: Box<PendingEdit>, error: PublishError) {
+    fn not_written(&mut self, at: &Reconciler, mut edit: Box<PendingEdit>, error: PublishError) {
         let repository = edit.repository.clone();
         tracing::error!(%repository, %error, "an operator's edit failed");
         // A suspended repository has resolved the outcome, and will be reloaded. So will one that is owned elsewhere.
@@ -260,7 +346,7 @@ impl Owner {
             error => EditError::Failed(error.to_string()),
         };
         if let Some(caller) = edit.caller.take() {
-            self.answer(edit.kind, Err(error.clone()), caller);
+            answer(at, edit.kind, Err(error.clone()), caller);
         }
         if is_resolved {
             return self.go_on(&repository);
@@ -268,11 +354,11 @@ impl Owner {
         let waiting = self.writing.get_mut(&repository).map(|writing| std::mem::take(&mut writing.waiting));
         for request in waiting.into_iter().flatten() {
             match request {
-                EditRequest::Edit(edit, _, caller) => self.answer(edit.into_str(), Err(error.clone()), caller),
+                EditRequest::Edit(edit, _, caller) => answer(at, edit.into_str(), Err(error.clone()), caller),
                 other => self.again.push_back(other),
             }
         }
-        self.write(edit, RETRY_AFTER);
+        self.write(at, edit, RETRY_AFTER);
     }
 
     /// The record of a repository is written: what waited for that follows.
@@ -280,47 +366,47 @@ impl Owner {
         self.again.extend(self.writing.remove(repository).into_iter().flat_map(|writing| writing.waiting));
     }
 
-    fn answer(&self, kind: &str, result: Result<Outcome, EditError>, caller: Caller) {
-        let word = match &result {
-            Ok(outcome) => outcome.into_str(),
-            Err(EditError::Refused(_)) => "refused",
-            Err(EditError::Failed(_) | EditError::Busy | EditError::NotOwner(_)) => "failed",
-        };
-        self.context.metrics.catalog_edits.with_label_values(&[kind, word]).inc();
-        let snapshot = self.catalog.snapshot();
-        // The caller may have gone.
-        let _ = caller.done.send(result.map(|outcome| AppliedEdit { outcome, snapshot }));
-    }
-
     /// Removes moved services from their old repositories. Failures are retried; until then the newer document
     /// counts.
-    pub(super) fn clean_up(&mut self) {
+    pub(super) fn clean_up(&mut self, at: &Reconciler) {
         for plan in std::mem::take(&mut self.cleanups) {
             let Some((repository, change)) = plan.cleanup.clone() else { continue };
             // The service may have moved back.
             let is_back = |name: &ServiceName| {
-                self.api.services.get(name).is_some_and(|document| *document.repository() == repository)
+                at.api.services.get(name).is_some_and(|document| *document.repository() == repository)
             };
             if change.services.iter().any(|(name, _)| is_back(name)) {
                 continue;
             }
             let services: Vec<_> = change.services.iter().map(|(name, _)| name.clone()).collect();
-            let is_stored = services.iter().any(|name| self.context.publisher.repositories.defines(&repository, name));
+            let is_stored = services.iter().any(|name| at.context.publisher.repositories.defines(&repository, name));
             // Otherwise its owner finds the newer document, and removes the older one.
-            if !is_stored || !self.catalog.snapshot().owns(&repository) {
+            if !is_stored || !at.catalog.snapshot().owns(&repository) {
                 continue;
             }
             if self.writing(Some(&repository), &services).is_some() {
                 self.cleanups.push(plan);
                 continue;
             }
-            let publisher = self.context.publisher.clone();
+            let publisher = at.context.publisher.clone();
             self.beside(&repository.clone(), services, false, async move {
                 let result = publisher.define(&repository, change).await;
                 Written::CleanUp(repository, plan, result)
             });
         }
     }
+}
+
+fn answer(at: &Reconciler, kind: &str, result: Result<Outcome, EditError>, caller: Caller) {
+    let word = match &result {
+        Ok(outcome) => outcome.into_str(),
+        Err(EditError::Refused(_)) => "refused",
+        Err(EditError::Failed(_) | EditError::Busy | EditError::NotOwner(_)) => "failed",
+    };
+    at.context.metrics.catalog_edits.with_label_values(&[kind, word]).inc();
+    let snapshot = at.catalog.snapshot();
+    // The caller may have gone.
+    let _ = caller.done.send(result.map(|outcome| AppliedEdit { outcome, snapshot }));
 }
 
 fn services(writes: &[Write]) -> Vec<ServiceName> {

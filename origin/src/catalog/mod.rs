@@ -2,7 +2,8 @@
 //! consistent snapshot. Begin at [`Catalog`].
 //!
 //! `owner` is the only task that changes it: it makes `edits` durable, starts and stops workers (`reconcile`), and takes
-//! and releases repositories of a cluster (`ownership`).
+//! and releases repositories of a cluster (`ownership`). Each of these files uses only those before it: `reconcile`,
+//! `ownership`, `edits`, `owner`.
 //! `definitions` merges the file and the operators, `edit` decides whether an edit is allowed, `permitted` what
 //! operators may name, and `raw_document` which stored documents are invalid by today's rules.
 

@@ -1,33 +1,28 @@
 //! The one task that changes the catalog: after edits (`edits`), reloads of the configuration file, and reloads of
 //! stored state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use weir_protocol::event::EventKind;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::RepositoryName;
 use weir_runtime::shutdown::Drain;
-use weir_source::{Service, ServiceConfig};
+use weir_source::ServiceConfig;
 
 use super::definitions::Documents;
-use super::edits::{EditRequest, Editor, Writing, Written};
+use super::edits::{EditRequest, Editor, Edits, RETRY_AFTER};
 use super::raw_document::RawDocument;
-use super::reconcile::ChangedNames;
+use super::reconcile::{Cause, ChangedNames, Reconciler};
 use super::storing::Plan;
-use super::{Catalog, Map, Snapshot};
+use super::{Catalog, Map, Snapshot, ownership};
 use crate::config::LimitsConfig;
 use crate::publish::{Reloaded, Started, StoredDefinitions};
-use crate::reconcile::{Context, Terminated};
+use crate::reconcile::Context;
 
 /// The most queued requests, and edits in progress.
 const QUEUE: usize = 64;
-
-/// The interval for retrying a write with an unknown outcome.
-pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) struct Dependencies {
     /// The documents of the configuration file.
@@ -39,30 +34,9 @@ pub(crate) struct Dependencies {
     pub(crate) context: Context,
 }
 
-pub(super) struct Owner {
-    pub(super) file: Documents,
-    pub(super) api: Documents,
-    /// The records that are being written.
-    pub(super) writing: BTreeMap<RepositoryName, Writing>,
-    /// Receives the outcomes.
-    pub(super) written: mpsc::Sender<Written>,
-    /// Requests that have waited for one.
-    pub(super) again: VecDeque<EditRequest>,
-    /// Writes that remain after services have moved.
-    pub(super) cleanups: Vec<Plan>,
-    pub(super) secrets_dir: Option<PathBuf>,
-    pub(super) limits: LimitsConfig,
-    pub(super) context: Context,
-    pub(super) catalog: Arc<Catalog>,
-    /// The services of each repository.
-    pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
-    /// The parts of composed services, by their own repositories.
-    pub(super) parts: BTreeMap<RepositoryName, BTreeMap<ServiceName, Vec<Arc<Service>>>>,
-    /// Services that no worker gets yet, and how many waits that takes.
-    pub(super) unsettled: BTreeMap<ServiceName, usize>,
-    /// Workers that were stopped and may still be running.
-    pub(super) leaving: BTreeMap<RepositoryName, Terminated>,
-    pub(super) drain: Drain,
+struct Owner {
+    reconciler: Reconciler,
+    edits: Edits,
 }
 
 /// Starts everything that is defined, and applies changes until the drain.
@@ -73,15 +47,13 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
     let metrics = context.metrics.clone();
     let (written, mut outcomes) = mpsc::channel(QUEUE);
-    let mut owner = Owner {
+    let api = Documents::stored(&stored);
+    let cleanups =
+        stored.outdated.into_iter().map(|(repository, service)| Plan::removal(repository, service)).collect();
+    let reconciler = Reconciler {
         file,
-        api: Documents::stored(&stored),
-        writing: BTreeMap::new(),
-        written,
-        again: VecDeque::new(),
-        cleanups: stored.outdated.into_iter().map(|(repository, service)| Plan::removal(repository, service)).collect(),
+        api,
         secrets_dir,
-        limits,
         context,
         catalog: catalog.clone(),
         assigned: BTreeMap::new(),
@@ -90,12 +62,13 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
         leaving: BTreeMap::new(),
         drain: drain.clone(),
     };
-    for (kind, limit) in [("repository", owner.limits.max_repositories), ("service", owner.limits.max_services)] {
+    for (kind, limit) in [("repository", limits.max_repositories), ("service", limits.max_services)] {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        owner.context.metrics.catalog_limit.with_label_values(&[kind]).set(limit);
+        metrics.catalog_limit.with_label_values(&[kind]).set(limit);
     }
+    let mut owner = Owner { reconciler, edits: Edits::new(limits, written, cleanups, drain.clone()) };
     owner.log_shadowed();
-    let changed_names = ChangedNames::all(&owner.file, &owner.api);
+    let changed_names = ChangedNames::all(&owner.reconciler.file, &owner.reconciler.api);
     owner.reconcile_all(changed_names, started).await;
     for (object, reason) in catalog.snapshot().definitions.refused() {
         tracing::error!(object, reason, "the stored document is invalid: replace or delete it");
@@ -103,19 +76,18 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     owner.log_without_repository();
     let (requests, mut waiting) = mpsc::channel(QUEUE);
     let edits = metrics.bounds.semaphore("edits", QUEUE);
-    let (begun, publisher) = (drain.clone(), owner.context.publisher.clone());
+    let (begun, publisher) = (drain.clone(), owner.reconciler.context.publisher.clone());
     drain.spawn(async move {
         loop {
-            if let Some(order) = owner.again.pop_front() {
+            if let Some(order) = owner.edits.again.pop_front() {
                 owner.handle(order).await;
                 continue;
             }
-            let has_rest = !owner.cleanups.is_empty() || !publisher.reloads.unapplied().is_empty();
-            let is_awaited = owner.writing.values().any(|writing| writing.is_awaited);
+            let has_rest = !owner.edits.cleanups.is_empty() || !publisher.reloads.unapplied().is_empty();
             let order = tokio::select! {
-                () = begun.begun(), if !is_awaited => return,
+                () = begun.begun(), if !owner.edits.is_awaited() => return,
                 Some(written) = outcomes.recv() => {
-                    owner.written(written);
+                    owner.edits.written(&mut owner.reconciler, written);
                     continue;
                 }
                 Some(order) = waiting.recv() => order,
@@ -124,13 +96,13 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
                     continue;
                 }
                 () = sleep(RETRY_AFTER), if has_rest => {
-                    owner.clean_up();
+                    owner.edits.clean_up(&owner.reconciler);
                     owner.apply_reloads().await;
                     continue;
                 }
             };
             // Later additions do not affect readiness.
-            let _ = owner.catalog.ready();
+            let _ = owner.reconciler.catalog.ready();
             owner.handle(order).await;
         }
     });
@@ -139,12 +111,13 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
 
 impl Owner {
     async fn handle(&mut self, order: EditRequest) {
+        let at = &mut self.reconciler;
         match order {
-            EditRequest::Edit(edit, precondition, caller) => self.edit(edit, precondition, caller),
+            EditRequest::Edit(edit, precondition, caller) => self.edits.edit(at, edit, precondition, caller),
             EditRequest::Reload(file, done) => {
-                let mut changed_names = ChangedNames::all(&self.file, &self.api);
+                let mut changed_names = ChangedNames::all(&at.file, &at.api);
                 changed_names.extend(ChangedNames::all(&file, &Documents::default()));
-                self.file = file;
+                at.file = file;
                 self.log_shadowed();
                 self.reconcile_all(changed_names, Started::default()).await;
                 self.log_without_repository();
@@ -155,17 +128,34 @@ impl Owner {
                 let _ = done.send(());
             }
             EditRequest::Take(repository, done) => {
-                self.take(&repository).await;
+                // The state that the publisher has read for it.
+                self.apply_reloads().await;
+                ownership::take(&mut self.reconciler, &repository);
+                let outdated = self.reconciler.context.publisher.repositories.outdated(&repository).into_iter();
+                self.edits.cleanups.extend(outdated.map(|service| Plan::removal(repository.clone(), service)));
                 let _ = done.send(());
             }
-            EditRequest::Release(repository, done) => drop(done.send(self.release(&repository).await)),
-            EditRequest::Align(repository, done) => self.align(repository, done).await,
+            EditRequest::Release(repository, done) => drop(done.send(ownership::release(at, &repository))),
+            EditRequest::Align(repository, done) => {
+                self.apply_reloads().await;
+                self.edits.align(&self.reconciler, repository, done);
+            }
         }
     }
 
+    /// Reconciles after the configuration file or the stored state was read again.
+    async fn reconcile_all(&mut self, changed_names: ChangedNames, started: Started) {
+        let (gone, unsettled) = self.reconciler.reconcile(changed_names, started, Cause::Other);
+        if !unsettled.is_empty() {
+            self.edits.settle(&self.reconciler, unsettled);
+        }
+        let retired = self.reconciler.retire(gone).await;
+        self.reconciler.announce_retired(retired);
+    }
+
     /// Applies what has changed in repositories that were reloaded.
-    pub(super) async fn apply_reloads(&mut self) {
-        let publisher = self.context.publisher.clone();
+    async fn apply_reloads(&mut self) {
+        let publisher = self.reconciler.context.publisher.clone();
         for repository in publisher.reloads.unapplied() {
             self.apply_reload(repository.name(), publisher.reloads.read(&repository)).await;
             publisher.reloads.mark_applied(&repository);
@@ -176,28 +166,29 @@ impl Owner {
         let stored = Documents::stored(&stored);
         let is_here = |document: &RawDocument<ServiceConfig>| document.repository() == repository;
         let mut changed_names = ChangedNames::default();
+        let api = &mut self.reconciler.api;
         // None of these has a newer document in another repository. An older one is removed by the owner of that.
         for (name, document) in &stored.services {
-            let known = self.api.services.get(name);
+            let known = api.services.get(name);
             if known == Some(document) {
                 continue;
             }
             let moved_from = known.filter(|known| !is_here(known)).map(|known| known.repository().clone());
-            self.cleanups.extend(moved_from.map(|before| Plan::removal(before, name.clone())));
-            self.api.services.insert_mut(name.clone(), document.clone());
+            self.edits.cleanups.extend(moved_from.map(|before| Plan::removal(before, name.clone())));
+            api.services.insert_mut(name.clone(), document.clone());
             changed_names.services.insert(name.clone());
         }
         for name in undefined {
-            if self.api.services.get(&name).is_some_and(is_here) {
-                self.api.services.remove_mut(&name);
+            if api.services.get(&name).is_some_and(is_here) {
+                api.services.remove_mut(&name);
                 changed_names.services.insert(name);
             }
         }
         let document = stored.repositories.get(repository);
-        if self.api.repositories.get(repository) != document {
+        if api.repositories.get(repository) != document {
             match document {
-                Some(document) => self.api.repositories.insert_mut(repository.clone(), document.clone()),
-                None => drop(self.api.repositories.remove_mut(repository)),
+                Some(document) => api.repositories.insert_mut(repository.clone(), document.clone()),
+                None => drop(api.repositories.remove_mut(repository)),
             }
             changed_names.repositories.insert(repository.clone());
         }
@@ -206,41 +197,23 @@ impl Owner {
             tracing::info!(%repository, repositories, services, "operators' definitions of the repository were reloaded");
             self.reconcile_all(changed_names, Started::default()).await;
         }
-        self.show(repository, published);
-    }
-
-    /// Shows what is published. Events are of owned repositories alone.
-    pub(super) fn show(&self, repository: &RepositoryName, published: Started) {
-        let snapshot = self.catalog.snapshot();
-        let is_owned = snapshot.owns(repository);
-        for (name, descriptor) in published.current {
-            let Some(service) = snapshot.services.get(&name) else { continue };
-            match published.pins.get(&name) {
-                Some(since) if !service.is_pinned() => service.pinned(*since),
-                None if !is_owned => service.unpinned(),
-                _ => {}
-            }
-            service.show(descriptor, |shown| {
-                if is_owned {
-                    self.context.log.append(EventKind::Descriptor(shown.bytes().clone()));
-                }
-            });
-        }
+        self.reconciler.show(repository, published);
     }
 
     /// A definition by operators under a name that the file defines stays stored and has no effect.
     fn log_shadowed(&self) {
-        for name in self.api.repositories.keys().filter(|name| self.file.repositories.contains_key(*name)) {
+        let Reconciler { file, api, .. } = &self.reconciler;
+        for name in api.repositories.keys().filter(|name| file.repositories.contains_key(*name)) {
             tracing::warn!(repository = %name, "the configuration file and operators both define this repository: the file takes precedence");
         }
-        for name in self.api.services.keys().filter(|name| self.file.services.contains_key(*name)) {
+        for name in api.services.keys().filter(|name| file.services.contains_key(*name)) {
             tracing::warn!(service = %name, "the configuration file and operators both define this service: the file takes precedence");
         }
     }
 
     /// Whoever removes a repository from the file may not know all its services.
     fn log_without_repository(&self) {
-        for (service, repository) in self.catalog.snapshot().definitions.without_repository() {
+        for (service, repository) in self.reconciler.catalog.snapshot().definitions.without_repository() {
             tracing::warn!(%service, %repository, "the service's repository is not defined: the service keeps its published version");
         }
     }

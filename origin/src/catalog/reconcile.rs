@@ -2,6 +2,7 @@
 //! changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -10,17 +11,16 @@ use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
+use weir_runtime::shutdown::Drain;
 use weir_source::{Service, ServiceConfig};
 use weir_upstream::{DefinedBy, SourceKind};
 
 use super::definitions::{Definitions, Documents, Write};
-use super::edits::Written;
-use super::owner::Owner;
 use super::permitted::permitted;
 use super::raw_document::RawDocument;
-use super::{NotMirrored, Snapshot};
+use super::{Catalog, NotMirrored, Snapshot};
 use crate::publish::{Publisher, Retired, Started};
-use crate::reconcile::{self, MirrorDisposal, StartOptions};
+use crate::reconcile::{self, Context, MirrorDisposal, StartOptions, Terminated};
 
 /// Names whose definitions may have changed.
 #[derive(Debug, Default)]
@@ -87,13 +87,31 @@ impl ChangedNames {
     }
 }
 
-impl Owner {
+/// Makes the catalog and the workers follow the documents.
+pub(super) struct Reconciler {
+    pub(super) file: Documents,
+    pub(super) api: Documents,
+    pub(super) secrets_dir: Option<PathBuf>,
+    pub(super) context: Context,
+    pub(super) catalog: Arc<Catalog>,
+    /// The services of each repository.
+    pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
+    /// The parts of composed services, by their own repositories.
+    pub(super) parts: BTreeMap<RepositoryName, BTreeMap<ServiceName, Vec<Arc<Service>>>>,
+    /// Services that no worker gets yet, and how many waits that takes.
+    pub(super) unsettled: BTreeMap<ServiceName, usize>,
+    /// Workers that were stopped and may still be running.
+    pub(super) leaving: BTreeMap<RepositoryName, Terminated>,
+    pub(super) drain: Drain,
+}
+
+impl Reconciler {
     /// Reconciles the changed names. Readers see the whole change at once. Deleted services are retired after that,
     /// so that no reader receives a deletion while the service is still served. `started`: the state published before
     /// the start.
     ///
     /// In a cluster another member may still define a service that the file does not: only an edit retires it at once.
-    /// Returns the services to retire, and those to [settle](Owner::settled).
+    /// Returns the services to retire, and those to [settle](Reconciler::settled).
     #[expect(clippy::too_many_lines, reason = "one pass over the changed names")]
     pub(super) fn reconcile(
         &mut self,
@@ -214,7 +232,7 @@ impl Owner {
         (gone, unsettled)
     }
 
-    /// The publications that [`Owner::reconcile`] found have ended: the workers get the new services.
+    /// The publications that [`Reconciler::reconcile`] found have ended: the workers get the new services.
     pub(super) fn settled(&mut self, Unsettled { services, moved_from }: &Unsettled) {
         if services.is_empty() {
             return;
@@ -235,20 +253,6 @@ impl Owner {
         reassigned.iter().for_each(|repository| self.mark_not_mirrored(repository, &after));
         self.catalog.replace(after, &HashSet::new());
         moved_from.iter().filter(|left| before.owns(left)).for_each(|left| self.vouch_anew(left));
-    }
-
-    /// Reconciles after the configuration file or the stored state was read again.
-    pub(super) async fn reconcile_all(&mut self, changed_names: ChangedNames, started: Started) {
-        let (gone, unsettled) = self.reconcile(changed_names, started, Cause::Other);
-        if !unsettled.is_empty() {
-            let (publisher, written) = (self.context.publisher.clone(), self.written.clone());
-            self.drain.spawn(async move {
-                unsettled.wait(&publisher).await;
-                let _ = written.send(Written::Settled(unsettled)).await;
-            });
-        }
-        let retired = self.retire(gone).await;
-        self.announce_retired(retired);
     }
 
     /// Marks the services of an owned repository without a worker.
@@ -398,6 +402,25 @@ impl Owner {
         }
         for seen in snapshot.workers.get(repository).into_iter().flat_map(|worker| worker.revisions()) {
             log.append(EventKind::Revision(seen));
+        }
+    }
+
+    /// Shows what is published. Events are of owned repositories alone.
+    pub(super) fn show(&self, repository: &RepositoryName, published: Started) {
+        let snapshot = self.catalog.snapshot();
+        let is_owned = snapshot.owns(repository);
+        for (name, descriptor) in published.current {
+            let Some(service) = snapshot.services.get(&name) else { continue };
+            match published.pins.get(&name) {
+                Some(since) if !service.is_pinned() => service.pinned(*since),
+                None if !is_owned => service.unpinned(),
+                _ => {}
+            }
+            service.show(descriptor, |shown| {
+                if is_owned {
+                    self.context.log.append(EventKind::Descriptor(shown.bytes().clone()));
+                }
+            });
         }
     }
 
