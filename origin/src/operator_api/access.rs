@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use weir_protocol::name::NodeName;
+use weir_protocol::problem::Problem;
 use weir_runtime::identity::Role;
-use weir_runtime::operator_token::OperatorToken;
+use weir_runtime::operator_token::{NotAdmitted, OperatorToken};
 use weir_runtime::serve::Peer;
-
-use super::error::OperatorError;
 
 /// The name of an operator who authenticates with the token.
 const BY_TOKEN: &str = "token";
@@ -35,22 +34,49 @@ impl Access {
     }
 
     /// Authenticates a request, and returns the operator.
-    pub(super) async fn check(
-        &self,
-        headers: &HeaderMap,
-        peer: &Peer,
-        now: SystemTime,
-    ) -> Result<Caller, OperatorError> {
+    pub(super) async fn check(&self, headers: &HeaderMap, peer: &Peer, now: SystemTime) -> Result<Caller, Problem> {
         if let Some(identity) = peer.identity.as_ref().filter(|identity| identity.role == Role::Operator) {
             // Connections outlive certificates.
             if peer.has_expired(now) {
-                return Err(OperatorError::CertificateExpired);
+                let detail = "The client certificate has expired: connect with a new one.";
+                let title = "The client certificate has expired";
+                return Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail));
             }
             return Ok(Caller { name: identity.name.to_string(), forwarded_by: None });
         }
-        let token = self.token.as_ref().ok_or(OperatorError::NoTokenConfigured)?;
-        token.admits(headers).await?;
+        let token = self.token.as_ref().ok_or_else(no_token_configured)?;
+        token.admits(headers).await.map_err(not_admitted)?;
         Ok(Caller { name: BY_TOKEN.to_owned(), forwarded_by: None })
+    }
+}
+
+fn no_token_configured() -> Problem {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "no-operator-token",
+        "No operator token is configured",
+        "Connect with a client certificate whose SAN is `spiffe://<trust domain>/operator/<name>`; or set `operator_token_file` in \
+         `[operator]` of the origin's configuration to a file with a token of at least 16 bytes, and send it as \
+         `Authorization: Bearer <token>`.",
+    )
+}
+
+fn not_admitted(why: NotAdmitted) -> Problem {
+    match why {
+        NotAdmitted::Unauthorized => Problem::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "The operator token is missing or wrong",
+            "Send the token of `operator_token_file` as `Authorization: Bearer <token>`, or connect with a client certificate \
+             whose SAN is `spiffe://<trust domain>/operator/<name>`.",
+        )
+        .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"weir\"")),
+        NotAdmitted::Unusable => Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "operator-token-unusable",
+            "The operator token cannot be read",
+            "The file of the operator token cannot be used; the origin's log has the reason.",
+        ),
     }
 }
 
@@ -67,6 +93,8 @@ mod tests {
         let peer = Peer { address: ([127, 0, 0, 1], 1).into(), identity, certificate_ends: Some(now) };
         assert_eq!(access.check(&HeaderMap::new(), &peer, now).await.unwrap().name, "ops");
         let later = access.check(&HeaderMap::new(), &peer, now + Duration::from_secs(1)).await;
-        assert!(matches!(later, Err(OperatorError::CertificateExpired)), "{later:?}");
+        let expired = later.unwrap_err();
+        assert_eq!(expired.status(), StatusCode::UNAUTHORIZED);
+        assert!(expired.detail().contains("has expired"), "{expired:?}");
     }
 }

@@ -2,10 +2,10 @@
 
 use http::{Method, Response, StatusCode};
 use weir_protocol::name::NodeName;
+use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use super::access::Caller;
-use super::error::OperatorError;
 use super::route::Route;
 use crate::catalog::LONGEST_REASON;
 
@@ -15,24 +15,22 @@ pub(super) fn is_audited(route: &Route, method: &Method) -> bool {
 }
 
 /// Logs one line with the status and the reason of a refusal.
-pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<Response<Body>, OperatorError>) {
+pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<Response<Body>, Problem>) {
     let (status, reason) = end(answer);
     let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by.as_ref().map(NodeName::as_str));
     tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, "operator request");
 }
 
-fn end(answer: &Result<Response<Body>, OperatorError>) -> (StatusCode, Option<String>) {
+fn end(answer: &Result<Response<Body>, Problem>) -> (StatusCode, Option<String>) {
     match answer {
         Ok(response) => (response.status(), None),
-        Err(error) => {
-            let problem = error.problem();
-            (problem.status(), Some(problem.detail().chars().take(LONGEST_REASON).collect()))
-        }
+        Err(problem) => (problem.status(), Some(problem.detail().chars().take(LONGEST_REASON).collect())),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::problems;
     use super::*;
 
     #[test]
@@ -44,10 +42,10 @@ mod tests {
         assert!(is_audited(&route("/v1/repositories/shop/refresh"), &Method::POST));
         assert!(!is_audited(&route("/v1/services/shop"), &Method::GET));
         assert!(!is_audited(&route("/v1/services/shop/dry-run"), &Method::POST));
-        let refused = end(&Err(OperatorError::NoSuchService("shop".parse().unwrap())));
+        let refused = end(&Err(problems::no_such_service(&"shop".parse().unwrap())));
         assert_eq!(refused, (StatusCode::NOT_FOUND, Some("There is no service `shop` here.".to_owned())));
         assert_eq!(end(&Ok(Response::new(Body::Empty))), (StatusCode::OK, None));
-        let (_, long) = end(&Err(OperatorError::Malformed("x".repeat(1 << 20))));
+        let (_, long) = end(&Err(Problem::malformed("x".repeat(1 << 20))));
         assert_eq!(long.unwrap().len(), LONGEST_REASON);
     }
 }

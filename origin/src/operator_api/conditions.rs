@@ -2,24 +2,23 @@
 
 use http::{HeaderMap, header};
 use weir_protocol::conditional::opaque_tags;
+use weir_protocol::problem::Problem;
 
-use super::error::OperatorError;
 use crate::catalog::{Matches, Precondition};
 
 /// Parses the headers. Only the part of a tag before the dot counts: the rest is the version of the state, which
 /// edits do not change.
-pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, OperatorError> {
-    let malformed = |detail: &str| OperatorError::Malformed(detail.to_owned());
+pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
     let mut precondition = Precondition::default();
     for value in headers.get_all(header::IF_MATCH) {
-        let value = value.to_str().map_err(|_| malformed("`If-Match` is not a list of entity tags."))?.trim();
+        let value = value.to_str().map_err(|_| Problem::malformed("`If-Match` is not a list of entity tags."))?.trim();
         if value == "*" {
             precondition.matches = Some(Matches::Any);
             continue;
         }
         let tags: Vec<&str> = opaque_tags(value).collect();
         if tags.is_empty() {
-            return Err(malformed(
+            return Err(Problem::malformed(
                 "`If-Match` is not a list of entity tags: send the `ETag` unchanged, with its quotes.",
             ));
         }
@@ -31,7 +30,9 @@ pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, Operator
     }
     for value in headers.get_all(header::IF_NONE_MATCH) {
         if value.as_bytes().trim_ascii() != b"*" {
-            return Err(malformed("`If-None-Match` of an edit can only be `*`: the object must not exist yet."));
+            return Err(Problem::malformed(
+                "`If-None-Match` of an edit can only be `*`: the object must not exist yet.",
+            ));
         }
         precondition.is_new = true;
     }
@@ -42,7 +43,7 @@ pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, Operator
 mod tests {
     use super::*;
 
-    fn read(name: &'static str, value: &str) -> Result<Precondition, OperatorError> {
+    fn read(name: &'static str, value: &str) -> Result<Precondition, Problem> {
         let mut headers = HeaderMap::new();
         headers.append(name, value.parse().unwrap());
         precondition(&headers)

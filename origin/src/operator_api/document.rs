@@ -6,12 +6,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use weir_protocol::conditional;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 use weir_source::ServiceConfig;
 use weir_upstream::{DefinedBy, RepositoryConfig};
 
-use super::error::OperatorError;
+use super::problems;
 use crate::catalog::{Defined, Snapshot, version};
 use crate::status;
 
@@ -115,8 +116,8 @@ pub(super) fn repository(
     name: &RepositoryName,
     status: StatusCode,
     head: &Parts,
-) -> Result<Response<Body>, OperatorError> {
-    let document = Document::repository(at, name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
+) -> Result<Response<Body>, Problem> {
+    let document = Document::repository(at, name).ok_or_else(|| problems::no_such_repository(name))?;
     Ok(document.answer(status, &head.headers))
 }
 
@@ -126,7 +127,7 @@ pub(super) fn service(
     name: &ServiceName,
     status: StatusCode,
     head: &Parts,
-) -> Result<Response<Body>, OperatorError> {
-    let document = Document::service(at, name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
+) -> Result<Response<Body>, Problem> {
+    let document = Document::service(at, name).ok_or_else(|| problems::no_such_service(name))?;
     Ok(document.answer(status, &head.headers))
 }

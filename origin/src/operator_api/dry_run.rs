@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use weir_model::Bounds;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::admin;
@@ -17,10 +18,10 @@ use weir_runtime::serve::Body;
 use weir_source::{ListTarget, Service, ServiceConfig};
 use weir_tarball::{Limits, ListedEntry, ListedKind};
 
-use super::error::OperatorError;
+use super::problems::{self, SOON};
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::LimitsConfig;
-use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
+use crate::reconcile::{Failure, PreviewError, PreviewRequest, PreviewTarget};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;
@@ -129,7 +130,7 @@ impl DryRuns {
         name: &ServiceName,
         document: Option<Arc<ServiceConfig>>,
         part: Part,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let snapshot = self.catalog.snapshot();
         let document = match document {
             Some(document) => document,
@@ -137,10 +138,10 @@ impl DryRuns {
         };
         let repository = document.home();
         let worker = snapshot.workers.get(repository);
-        let worker = worker.ok_or_else(|| OperatorError::NoSuchRepository(repository.clone()))?;
+        let worker = worker.ok_or_else(|| problems::no_such_repository(repository))?;
         let kind_of = |repository: &RepositoryName| snapshot.definitions.kind_of(repository);
         let service = Service::new(&document, kind_of, None);
-        let service = Arc::new(service.map_err(|error| OperatorError::Malformed(error.to_string()))?);
+        let service = Arc::new(service.map_err(|error| Problem::malformed(error.to_string()))?);
         let selection = service.selection.clone();
         let (at, skip) = match part.after {
             None => (None, 0),
@@ -156,15 +157,13 @@ impl DryRuns {
             None => PreviewTarget::Source(ListTarget::Followed(service.followed.clone())),
             Some(at) => PreviewTarget::Source(ListTarget::At(at)),
         };
-        let slot = self.slots.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| problems::busy())?;
         let request = PreviewRequest { target, selection, limits: self.limits, skip, take: part.limit };
         let preview = worker.preview(request, slot, DEADLINE).await.map_err(|error| match error {
-            PreviewError::NotMirrored(failure) => OperatorError::NotMirrored(repository.clone(), failure),
-            PreviewError::NotPublishable { step, reason } => {
-                OperatorError::NotPublishable { service: name.clone(), step, reason }
-            }
-            PreviewError::TooSlow => OperatorError::DryRunTooSlow(DEADLINE),
-            PreviewError::Failed => OperatorError::Failed,
+            PreviewError::NotMirrored(failure) => not_mirrored(repository, failure),
+            PreviewError::NotPublishable { step, reason } => problems::not_publishable(name, step, &reason),
+            PreviewError::TooSlow => too_slow(),
+            PreviewError::Failed => problems::failed(()),
         })?;
         let listing = preview.listing;
         let named = skip + preview.entries.len() as u64;
@@ -208,13 +207,31 @@ fn entry(listed: ListedEntry) -> Value {
 }
 
 /// The definition of a service.
-fn defined(snapshot: &Snapshot, name: &ServiceName) -> Result<Arc<ServiceConfig>, OperatorError> {
-    let defined = snapshot.definitions.services.get(name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
+fn defined(snapshot: &Snapshot, name: &ServiceName) -> Result<Arc<ServiceConfig>, Problem> {
+    let defined = snapshot.definitions.services.get(name).ok_or_else(|| problems::no_such_service(name))?;
     match &defined.document {
         RawDocument::Valid(document) => Ok(document.clone()),
-        RawDocument::Refused(refused) => {
-            let (service, reason) = (name.clone(), refused.reason.clone());
-            Err(OperatorError::NotPublishable { service, step: "document", reason })
-        }
+        RawDocument::Refused(refused) => Err(problems::not_publishable(name, "document", &refused.reason)),
     }
+}
+
+fn not_mirrored(repository: &RepositoryName, failure: Option<Failure>) -> Problem {
+    let detail = match failure {
+        None => format!("The first clone of repository `{repository}` is under way; its `status` says how far it is."),
+        Some(Failure { step, reason, .. }) => {
+            format!("Repository `{repository}` could not be cloned yet (step: {step}): {reason}. The origin retries.")
+        }
+    };
+    let title = "The repository is not mirrored yet";
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-mirrored", title, detail);
+    problem.about("repository", repository).retry_after(SOON)
+}
+
+fn too_slow() -> Problem {
+    let seconds = DEADLINE.as_secs();
+    let detail = format!(
+        "The dry run was stopped after {seconds} s: the folder or the history is large, or the origin is busy."
+    );
+    let title = "The dry run took too long";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "dry-run-too-slow", title, detail).retry_after(SOON)
 }

@@ -11,14 +11,15 @@ use tokio::task::spawn_blocking;
 use weir_protocol::access_list::{AccessList, Entry};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
+use weir_protocol::problem::Problem;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 use weir_upstream::DefinedBy;
 
 use super::conditions::precondition;
 use super::document::{Document, listing};
-use super::error::OperatorError;
 use super::page::Page;
+use super::problems;
 use super::validation::{Object, ParsedDocument};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
@@ -30,7 +31,7 @@ pub(super) const ASSIGNMENT_DRY_RUNS: usize = 2;
 
 impl OperatorApi {
     /// A page of the entries of a kind that apply.
-    pub(super) async fn entries<T: FleetEntry>(&self, head: &Parts) -> Result<Response<Body>, OperatorError>
+    pub(super) async fn entries<T: FleetEntry>(&self, head: &Parts) -> Result<Response<Body>, Problem>
     where
         T::Name: FromStr<Err: Display>,
     {
@@ -52,7 +53,7 @@ impl OperatorApi {
         name: &<D::Entry as Entry>::Name,
         head: &Parts,
         body: Bytes,
-    ) -> Result<Response<Body>, OperatorError>
+    ) -> Result<Response<Body>, Problem>
     where
         D: EntryDocument<Entry: FleetEntry> + Object + Send + 'static,
     {
@@ -69,14 +70,14 @@ impl OperatorApi {
                 self.fleet.delete::<D::Entry>(name, &precondition(&head.headers)?).await?;
                 Ok(no_content())
             }
-            _ => Err(OperatorError::MethodNotAllowed("GET, HEAD, PUT, DELETE")),
+            _ => Err(Problem::method_not_allowed("GET, HEAD, PUT, DELETE")),
         }
     }
 
     fn shown<D: EntryDocument<Entry: FleetEntry>>(
         &self,
         name: &<D::Entry as Entry>::Name,
-    ) -> Result<Document, OperatorError> {
+    ) -> Result<Document, Problem> {
         let missing = || FleetError::Missing { kind: <D::Entry as FleetEntry>::ONE, name: name.to_string() };
         let (entry, by) = self.fleet.get::<D::Entry>(name).ok_or_else(missing)?;
         Ok(Document::of_entry(&entry, by))
@@ -87,17 +88,15 @@ impl OperatorApi {
         name: &<D::Entry as Entry>::Name,
         head: &Parts,
         body: Bytes,
-    ) -> Result<StatusCode, OperatorError>
+    ) -> Result<StatusCode, Problem>
     where
         D: EntryDocument<Entry: FleetEntry> + Object + Send + 'static,
     {
         let kind = <D::Entry as FleetEntry>::ONE;
         let mut precondition = precondition(&head.headers)?;
-        let wrong = |errors| OperatorError::InvalidDocument { kind, name: name.to_string(), errors };
-        let parsed = read::<D>(&name.to_string(), body, |_| Vec::new()).await?;
-        let ParsedDocument { document, based_on } = parsed.map_err(wrong)?;
+        let ParsedDocument { document, based_on } = read::<D>(kind, name.to_string(), body, |_| Vec::new()).await?;
         precondition.based_on = based_on;
-        let entry = document.entry().map_err(OperatorError::Malformed)?;
+        let entry = document.entry().map_err(Problem::malformed)?;
         Ok(status_of(self.fleet.put(entry, &precondition).await?))
     }
 
@@ -107,7 +106,7 @@ impl OperatorApi {
         name: &AssignmentName,
         head: &Parts,
         body: Bytes,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let status = self.put_entry::<AssignmentConfig>(name, head, body).await?;
         let document = self.shown::<AssignmentConfig>(name)?;
         let (fleet, services) = (self.fleet.current(), self.services_now().await.ok());
@@ -120,7 +119,7 @@ impl OperatorApi {
     }
 
     /// The services that are defined, also those that other origins have just defined.
-    async fn services_now(&self) -> Result<BTreeSet<ServiceName>, OperatorError> {
+    async fn services_now(&self) -> Result<BTreeSet<ServiceName>, Problem> {
         if let Some(members) = &self.members {
             members.replicas.read_all_again().await?;
         }
@@ -128,11 +127,11 @@ impl OperatorApi {
     }
 
     /// What a change of agents and assignments would start and stop. Nothing is changed.
-    pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, OperatorError> {
-        let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
+    pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, Problem> {
+        let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| problems::busy())?;
         self.fleet.read_again::<Agent>().await?;
         self.fleet.read_again::<Assignment>().await?;
-        let observed = self.observed.query(Observed::of).await.ok_or(OperatorError::RecordsUnreadable)?;
+        let observed = self.observed.query(Observed::of).await.ok_or_else(problems::records_unreadable)?;
         let (services, fleet) = (self.services_now().await?, self.fleet.current());
         let list = self.access_list.borrow().clone();
         let effect = spawn_blocking(move || {
@@ -145,7 +144,7 @@ impl OperatorApi {
             let effect = dry_run(&fleet, &services, (&observed, &denied), &change)?;
             serde_json::to_value(effect).map_err(|error| error.to_string())
         });
-        let effect = effect.await.map_err(|_| OperatorError::Failed)?.map_err(OperatorError::Malformed)?;
+        let effect = effect.await.map_err(problems::failed)?.map_err(Problem::malformed)?;
         let mut response = admin::json(&effect);
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)

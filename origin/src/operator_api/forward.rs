@@ -11,12 +11,13 @@ use http::{Method, Request, Response, StatusCode, header};
 use serde::Deserialize;
 use tokio::time::timeout;
 use weir_ownership::Event;
-use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use super::access::Caller;
 use super::audit;
-use super::error::OperatorError;
+use super::problems::{self, SOON};
 use super::route::Route;
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
 use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, View};
@@ -125,6 +126,17 @@ impl Subject {
     }
 }
 
+/// The owner did not answer a request that changes nothing.
+const NOTHING_CHANGED: &str = "Nothing was changed: try again.";
+
+/// The same for a change.
+pub(super) const OUTCOME_UNKNOWN: &str = "Whether the change was made is not known: read the object with `GET` (and the history \
+    of a service with `GET …/history`) when its owner answers, before you try again.";
+
+/// The same for a webhook, which is not in vain: repositories are polled without it.
+pub(super) const DELIVERY_UNKNOWN: &str = "Whether the delivery was taken is not known: send it again, or wait for the next poll \
+    of the repository.";
+
 /// Where a request is answered.
 pub(super) enum Answerer {
     /// Here, about this repository.
@@ -141,7 +153,7 @@ impl Members {
         route: &Route,
         (head, body): (&Parts, &Bytes),
         caller: &Caller,
-    ) -> Result<Answerer, OperatorError> {
+    ) -> Result<Answerer, Problem> {
         let subject = Subject::of(route, &head.method, body);
         // Where this origin has the service. Its copy may be old, and the service may have moved.
         let stored = Subject::of(route, &Method::GET, &[]);
@@ -171,18 +183,17 @@ impl Members {
             return if members.is_empty() {
                 Ok(Answerer::Me(None))
             } else {
-                Err(OperatorError::NotInThisFile { kind, name, members })
+                Err(not_in_this_file(kind, &name, &members))
             };
         }
         let Some(repository) = subject.repository(&at()) else { return Ok(Answerer::Me(None)) };
         if !is_known() {
             match route {
                 Route::Service(name) => {
-                    let missing = Refusal::MissingRepository(name.clone(), repository);
-                    return Err(OperatorError::Refused(missing));
+                    return Err(Refusal::MissingRepository(name.clone(), repository).into());
                 }
                 Route::Repository(_) if head.method == Method::DELETE => {
-                    return Err(OperatorError::NoSuchRepository(repository));
+                    return Err(problems::no_such_repository(&repository));
                 }
                 _ => {}
             }
@@ -194,7 +205,7 @@ impl Members {
             return Ok(Answerer::Me(Some(repository)));
         };
         let changes = audit::is_audited(route, &head.method);
-        let no_answer = if changes { OperatorError::OutcomeUnknown } else { OperatorError::OwnerUnreachable };
+        let no_answer = if changes { OUTCOME_UNKNOWN } else { NOTHING_CHANGED };
         let request = (head.clone(), Body::from(body.clone()));
         let answer = self.send(&member, Some(&caller.name), request, no_answer).await?;
         if reads && matches!(route, Route::Repository(_) | Route::Service(_)) {
@@ -239,7 +250,7 @@ impl Members {
         repository: &RepositoryName,
         owner: &Member,
         at: impl Fn() -> Arc<Snapshot>,
-    ) -> Result<(), OperatorError> {
+    ) -> Result<(), Problem> {
         let Some((kind, name)) = subject.named() else { return Ok(()) };
         if !other_files(&self.cluster.view()).any(|member| member.name == owner.name) {
             return Ok(());
@@ -249,7 +260,13 @@ impl Members {
         if subject.version(&at()).as_deref() == there {
             return Ok(());
         }
-        Err(OperatorError::ConfigurationsDiffer { kind, name, owner: owner.name.clone() })
+        let detail = format!(
+            "The configuration file of this origin defines {kind} `{name}` otherwise than that of origin `{}`, which owns its \
+             repository: give all origins the same file, and send SIGHUP to each. `/status` of the origins names those that differ.",
+            owner.name
+        );
+        let title = "The members' configuration files differ";
+        Err(Problem::new(StatusCode::CONFLICT, "configurations-differ", title, detail).about(kind, &name))
     }
 
     /// The member that answers a request about a repository. `None`: this one. `creates`: the request may create it;
@@ -260,8 +277,8 @@ impl Members {
         at: impl Fn() -> Arc<Snapshot>,
         creates: bool,
         is_forwarded: bool,
-    ) -> Result<Option<Member>, OperatorError> {
-        let no_owner = || OperatorError::NoOwner(repository.clone());
+    ) -> Result<Option<Member>, Problem> {
+        let no_owner = || problems::no_owner(repository);
         let member = match self.replicas.owner(repository).await? {
             Some(Owner::Me) => return Ok(None),
             Some(Owner::Other(member)) => member,
@@ -286,28 +303,30 @@ impl Members {
         if placed == view.me.name { Some(Owner::Me) } else { view.others.get(&placed).cloned().map(Owner::Other) }
     }
 
-    /// Passes a request on. `caller`: the operator; `None` for a webhook. `no_answer`: the error if the member may have
+    /// Passes a request on. `caller`: the operator; `None` for a webhook. `no_answer`: what is known if the member may have
     /// received it, and does not answer.
     pub(super) async fn send(
         &self,
         member: &Member,
         caller: Option<&str>,
         (head, body): (Parts, Body),
-        no_answer: impl FnOnce(NodeName, MemberError) -> OperatorError,
-    ) -> Result<Response<Body>, OperatorError> {
+        no_answer: &str,
+    ) -> Result<Response<Body>, Problem> {
         let caller = caller.map(|caller| (caller, self.cluster.secrets().of(&member.name)));
         let answer = self.client.forward(&member.url, caller, Request::from_parts(head, body)).await;
         answer.map_err(|error| match error {
-            MemberError::Overloaded => OperatorError::Busy,
+            MemberError::Overloaded => problems::busy(),
             error => {
                 tracing::warn!(member = %member.name, url = member.url, %error, "a request could not be forwarded");
-                no_answer(member.name.clone(), error)
+                let detail = format!("Origin `{}` owns the repository, but {error}. {no_answer}", member.name);
+                let title = "The repository's owner cannot be reached";
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "owner-unreachable", title, detail).retry_after(SOON)
             }
         })
     }
 
     /// Waits until this origin owns a repository that is to be created.
-    pub(super) async fn claim(&self, repository: &RepositoryName, catalog: &Catalog) -> Result<(), OperatorError> {
+    pub(super) async fn claim(&self, repository: &RepositoryName, catalog: &Catalog) -> Result<(), Problem> {
         let mut catalog = catalog.follow();
         let owns = |at: &Arc<Snapshot>| at.owns(repository);
         if owns(&catalog.borrow()) {
@@ -315,7 +334,7 @@ impl Members {
         }
         self.cluster.send(Event::Defined(vec![repository.clone()])).await;
         let owned = timeout(CLAIM_TIMEOUT, catalog.wait_for(owns)).await;
-        owned.ok().and_then(Result::ok).map(drop).ok_or_else(|| OperatorError::NoOwner(repository.clone()))
+        owned.ok().and_then(Result::ok).map(drop).ok_or_else(|| problems::no_owner(repository))
     }
 }
 
@@ -325,6 +344,20 @@ fn changed_in(route: &Route, method: &Method, at: &Snapshot, is_forwarded: bool)
     let Route::Service(name) = route else { return None };
     let home = at.definitions.services.get(name).filter(|_| *method == Method::PUT)?.document.repository();
     (!is_forwarded || at.owns(home)).then(|| home.clone())
+}
+
+/// It may be defined by the file of another member.
+fn not_in_this_file(kind: &str, name: &str, members: &[String]) -> Problem {
+    let (problem, title) = match kind {
+        "service" => ("no-such-service", "No such service"),
+        _ => ("no-such-repository", "No such repository"),
+    };
+    let detail = format!(
+        "There is no {kind} `{name}` here. The configuration files of these members are not this origin's: {}. If one of them \
+         defines it, give all origins that file, and send SIGHUP to each.",
+        members.join(", ")
+    );
+    Problem::new(StatusCode::NOT_FOUND, problem, title, detail).about(kind, &name)
 }
 
 /// The members whose configuration files are not this origin's.

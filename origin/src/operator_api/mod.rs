@@ -1,6 +1,6 @@
 //! The HTTP API of operators: reads and changes repositories, services and versions, and receives webhooks.
 //!
-//! [`route`] parses paths, [`access`] authenticates, [`error`] has all errors, and [`forward`] passes on what another member
+//! [`route`] parses paths, [`access`] authenticates, [`problems`] has the errors that several requests share, and [`forward`] passes on what another member
 //! of the cluster has to answer. Begin at [`OperatorApi::start`].
 
 mod access;
@@ -8,7 +8,6 @@ mod audit;
 mod conditions;
 mod document;
 mod dry_run;
-mod error;
 mod fleet;
 mod forward;
 #[cfg(feature = "fuzzing")]
@@ -17,6 +16,7 @@ mod metrics;
 mod moves;
 mod observed;
 mod page;
+mod problems;
 mod route;
 mod validation;
 mod versions;
@@ -40,6 +40,7 @@ use weir_model::{Bounds, ValidationError};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
 use weir_protocol::query;
 use weir_protocol::route::RouteError;
 use weir_runtime::admin;
@@ -53,9 +54,8 @@ use self::access::{Access, Caller};
 use self::conditions::precondition;
 use self::document::{Document, listing, repository, service};
 use self::dry_run::{DryRuns, Part};
-use self::error::OperatorError;
-use self::forward::Answerer;
 pub(crate) use self::forward::Members;
+use self::forward::{Answerer, DELIVERY_UNKNOWN};
 pub(crate) use self::metrics::OperatorMetrics;
 use self::moves::{EditedBy, ServicePut};
 use self::page::Page;
@@ -68,7 +68,7 @@ use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument};
 use crate::fleet::FleetStore;
 use crate::observed::{Forgotten, Observed};
 use crate::versions::Versions;
-use crate::webhook::Delivery;
+use crate::webhook::{Delivery, UnknownProvider};
 
 /// The longest accepted document in bytes.
 const MAX_DOCUMENT_BYTES: usize = 256 << 10;
@@ -169,10 +169,10 @@ impl OperatorApi {
                 let caller = Caller { name: caller.to_string(), forwarded_by: Some(by) };
                 self.authenticated(route, request, caller).await
             }
-            (Ok(_), None) => Err(OperatorError::Malformed("a request of an operator needs its name.".to_owned())),
+            (Ok(_), None) => Err(Problem::malformed("a request of an operator needs its name.")),
             (Err(error), _) => Err(error.clone().into()),
         };
-        answer.unwrap_or_else(OperatorError::into_response)
+        answer.unwrap_or_else(Problem::into_response)
     }
 
     async fn answer(
@@ -180,7 +180,7 @@ impl OperatorApi {
         route: Result<Route, RouteError>,
         request: Request<RequestBody>,
         peer: &Peer,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         // Deliveries are authenticated by their signature; their senders have no token.
         if Route::is_of_webhooks(request.uri().path()) {
             return self.delivery(route, request, Some(peer.address)).await;
@@ -199,12 +199,15 @@ impl OperatorApi {
         route: Result<Route, RouteError>,
         request: Request<RequestBody>,
         from: Option<SocketAddr>,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let (head, body) = request.into_parts();
         let (provider, name) = match route {
             Ok(Route::Webhook(provider, name)) if head.method == Method::POST => (provider, name),
-            Ok(route) => return Err(OperatorError::MethodNotAllowed(route.methods())),
-            Err(RouteError::Unknown) => return Err(OperatorError::NoSuchProvider),
+            Ok(route) => return Err(Problem::method_not_allowed(route.methods())),
+            Err(RouteError::Unknown) => {
+                let detail = format!("Send webhooks to /v1/webhooks/<provider>/<repository>; {UnknownProvider}.");
+                return Err(Problem::new(StatusCode::NOT_FOUND, "no-such-path", "No such path", detail));
+            }
             Err(error) => return Err(error.into()),
         };
         let _source = from.map(|from| self.webhooks.admit(provider, from)).transpose()?;
@@ -212,7 +215,7 @@ impl OperatorApi {
         if let Some(members) = self.members.as_ref().filter(|_| Delivery::has_proof(provider, &head.headers))
             && let Some(owner) = members.destination(&name, || self.catalog.snapshot(), false, from.is_none()).await?
         {
-            return members.send(&owner, None, (head, Body::stream(body)), OperatorError::DeliveryUnknown).await;
+            return members.send(&owner, None, (head, Body::stream(body)), DELIVERY_UNKNOWN).await;
         }
         self.webhooks.take(provider, &name, &head.headers, body).await
     }
@@ -222,7 +225,7 @@ impl OperatorApi {
         route: &Route,
         request: Request<RequestBody>,
         caller: Caller,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let (head, body) = request.into_parts();
         if !audit::is_audited(route, &head.method) {
             return self.routed(route, head, body, &caller).await;
@@ -234,7 +237,7 @@ impl OperatorApi {
             audit::log(&caller, &method, &route, &answer);
             answer
         });
-        order.await.unwrap_or(Err(OperatorError::Failed))
+        order.await.unwrap_or_else(|panicked| Err(problems::failed(panicked)))
     }
 
     /// Answers an authenticated operator here, or at the owner of the repository.
@@ -244,9 +247,9 @@ impl OperatorApi {
         head: Parts,
         body: RequestBody,
         caller: &Caller,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
-        let body = if reads { Bytes::new() } else { body.read(MAX_DOCUMENT_BYTES).await? };
+        let body = if reads { Bytes::new() } else { body.read(MAX_DOCUMENT_BYTES).await.map_err(problems::unread)? };
         let Some(members) = &self.members else {
             return self.admitted(route, head, body, caller.name.clone()).await;
         };
@@ -258,13 +261,7 @@ impl OperatorApi {
     }
 
     /// Answers an authenticated operator.
-    async fn admitted(
-        &self,
-        route: &Route,
-        head: Parts,
-        body: Bytes,
-        by: String,
-    ) -> Result<Response<Body>, OperatorError> {
+    async fn admitted(&self, route: &Route, head: Parts, body: Bytes, by: String) -> Result<Response<Body>, Problem> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
         let (posts, deletes) = (head.method == Method::POST, head.method == Method::DELETE);
         match route {
@@ -311,7 +308,7 @@ impl OperatorApi {
             Route::FleetSummary if reads => self.fleet_summary(&head).await,
             Route::FleetAgent(name) if deletes => self.forget(Forgotten::Agent(name.clone())).await,
             Route::Edge(name) if deletes => self.forget(Forgotten::Edge(name.clone())).await,
-            _ => Err(OperatorError::MethodNotAllowed(route.methods())),
+            _ => Err(Problem::method_not_allowed(route.methods())),
         }
     }
 
@@ -320,13 +317,12 @@ impl OperatorApi {
         name: &RepositoryName,
         head: &Parts,
         body: Bytes,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let mut precondition = precondition(&head.headers)?;
-        let wrong = |errors| OperatorError::InvalidDocument { kind: "repository", name: name.to_string(), errors };
         let (secrets_dir, upstreams) = (self.secrets_dir.clone(), self.upstreams.clone());
         let more =
             move |document: &RepositoryConfig| validation::not_permitted(document, secrets_dir.as_deref(), &upstreams);
-        let ParsedDocument { document, based_on } = read(name.as_str(), body, more).await?.map_err(wrong)?;
+        let ParsedDocument { document, based_on } = read("repository", name.to_string(), body, more).await?;
         precondition.based_on = based_on;
         if let Some(members) = &self.members {
             members.claim(name, &self.catalog).await?;
@@ -342,7 +338,7 @@ impl OperatorApi {
         head: &Parts,
         body: Bytes,
         by: &str,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let mut precondition = precondition(&head.headers)?;
         let ParsedDocument { document, based_on } = self.read_service(name, body.clone()).await?;
         precondition.based_on = based_on;
@@ -366,11 +362,7 @@ impl OperatorApi {
         service(&snapshot, name, status_of(outcome), head)
     }
 
-    async fn read_service(
-        &self,
-        name: &ServiceName,
-        body: Bytes,
-    ) -> Result<ParsedDocument<ServiceConfig>, OperatorError> {
+    async fn read_service(&self, name: &ServiceName, body: Bytes) -> Result<ParsedDocument<ServiceConfig>, Problem> {
         let (text, definitions) = (name.to_string(), self.catalog.snapshot().definitions.clone());
         let is_in_cluster = self.members.is_some();
         let read = move || {
@@ -384,18 +376,17 @@ impl OperatorApi {
             };
             validation::read_with(&text, &body, by_field, of_parts)
         };
-        let read = spawn_blocking(read);
-        let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
-        read.await.map_err(|_| OperatorError::Failed)?.map_err(wrong)
+        let read = spawn_blocking(read).await.map_err(problems::failed)?;
+        read.map_err(|errors| problems::invalid_document("service", name, &errors))
     }
 
-    async fn dry_run(&self, name: &ServiceName, head: &Parts, body: Bytes) -> Result<Response<Body>, OperatorError> {
+    async fn dry_run(&self, name: &ServiceName, head: &Parts, body: Bytes) -> Result<Response<Body>, Problem> {
         let part = Part::parse(head.uri.query())?;
         let document = if body.is_empty() { None } else { Some(self.read_service(name, body).await?.document.into()) };
         self.dry_runs.answer(name, document, part).await
     }
 
-    async fn delete(&self, edit: Edit, head: &Parts) -> Result<Response<Body>, OperatorError> {
+    async fn delete(&self, edit: Edit, head: &Parts) -> Result<Response<Body>, Problem> {
         let precondition = precondition(&head.headers)?;
         match &self.members {
             None => drop(self.editor.edit(edit, precondition).await?),
@@ -404,7 +395,7 @@ impl OperatorApi {
         Ok(no_content())
     }
 
-    fn repositories(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+    fn repositories(&self, head: &Parts) -> Result<Response<Body>, Problem> {
         let page = Page::<RepositoryName>::parse(head.uri.query(), "`limit` and `page`", |_, _| Ok(false))?;
         let snapshot = self.catalog.snapshot();
         let (shown, next) = page.of(&snapshot.definitions.repositories, |_| true);
@@ -412,7 +403,7 @@ impl OperatorApi {
         Ok(listing("repositories", documents, next.as_ref()))
     }
 
-    fn services(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+    fn services(&self, head: &Parts) -> Result<Response<Body>, Problem> {
         let mut of: Option<RepositoryName> = None;
         let page = Page::<ServiceName>::parse(head.uri.query(), "`limit`, `page` and `repository`", |key, value| {
             if key == "repository" {
@@ -428,11 +419,11 @@ impl OperatorApi {
     }
 
     /// Accepts the readable state of a damaged repository, so that it publishes again.
-    async fn confirm(&self, name: &RepositoryName, head: &Parts) -> Result<Response<Body>, OperatorError> {
+    async fn confirm(&self, name: &RepositoryName, head: &Parts) -> Result<Response<Body>, Problem> {
         let is_defined = || self.catalog.snapshot().definitions.repositories.contains_key(name);
         // A deleted repository may be suspended too, because of its tombstones.
         if !self.versions.confirm(name).await? && !is_defined() {
-            return Err(OperatorError::NoSuchRepository(name.clone()));
+            return Err(problems::no_such_repository(name));
         }
         if let Some(worker) = self.catalog.repository(name) {
             worker.resolve_all();
@@ -441,8 +432,8 @@ impl OperatorApi {
     }
 
     /// Polls an upstream as soon as the minimum interval allows, and retries failed builds.
-    fn refresh(&self, name: &RepositoryName) -> Result<Response<Body>, OperatorError> {
-        let worker = self.catalog.repository(name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
+    fn refresh(&self, name: &RepositoryName) -> Result<Response<Body>, Problem> {
+        let worker = self.catalog.repository(name).ok_or_else(|| problems::no_such_repository(name))?;
         let polls = worker.state().applied_polls;
         worker.refresh();
         let mut response = admin::json(&json!({ "repository": name, "polls": polls }));
@@ -455,7 +446,7 @@ impl Handler for OperatorApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let route = Route::parse(request.uri().path());
         let answer = self.answer(route.clone(), request, &peer).await;
-        let mut response = answer.unwrap_or_else(OperatorError::into_response);
+        let mut response = answer.unwrap_or_else(Problem::into_response);
         let label = route.as_ref().map_or("unknown", Route::label);
         response.extensions_mut().insert(RequestFacts { route: Some(label), ..RequestFacts::default() });
         self.metrics.answered(route.as_ref().ok(), response.status());
@@ -465,12 +456,14 @@ impl Handler for OperatorApi {
 
 /// Runs [`validation::read`] outside the runtime's threads, because a document may be long.
 async fn read<T: Object + Send + 'static>(
-    name: &str,
+    kind: &'static str,
+    name: String,
     body: Bytes,
     more: impl Fn(&T) -> Vec<ValidationError> + Send + 'static,
-) -> Result<Result<ParsedDocument<T>, Vec<ValidationError>>, OperatorError> {
-    let name = name.to_owned();
-    spawn_blocking(move || validation::read(&name, &body, more)).await.map_err(|_| OperatorError::Failed)
+) -> Result<ParsedDocument<T>, Problem> {
+    let read =
+        move || validation::read(&name, &body, more).map_err(|errors| problems::invalid_document(kind, &name, &errors));
+    spawn_blocking(read).await.map_err(problems::failed)?
 }
 
 fn no_content() -> Response<Body> {
@@ -484,7 +477,7 @@ fn status_of(outcome: Outcome) -> StatusCode {
 }
 
 /// Parses `?cascade=true`.
-fn cascade(head: &Parts) -> Result<bool, OperatorError> {
+fn cascade(head: &Parts) -> Result<bool, Problem> {
     let mut cascade = false;
     for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
         match key {

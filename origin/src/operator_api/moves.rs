@@ -5,11 +5,11 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use super::OperatorApi;
-use super::error::OperatorError;
-use super::forward::Members;
+use super::forward::{Members, OUTCOME_UNKNOWN};
 use crate::catalog::{AppliedEdit, Edit, EditError, Precondition};
 
 /// A `PUT` of a service.
@@ -34,13 +34,9 @@ pub(super) enum EditedBy {
 
 impl OperatorApi {
     /// Carries out the `PUT` of a service in a cluster.
-    pub(super) async fn put_in_cluster(
-        &self,
-        members: &Members,
-        put: ServicePut<'_>,
-    ) -> Result<EditedBy, OperatorError> {
+    pub(super) async fn put_in_cluster(&self, members: &Members, put: ServicePut<'_>) -> Result<EditedBy, Problem> {
         let at = self.catalog.snapshot();
-        let from = put.edit.moves_from(&put.precondition, &at.definitions).map_err(EditError::Refused)?;
+        let from = put.edit.moves_from(&put.precondition, &at.definitions)?;
         let Some(from) = from.filter(|from| at.owns(from)) else { return self.define(members, put).await };
         let (moving, service, to) = (members.names.edit(&from, put.service, true), put.service, put.to.clone());
         let moved = self.move_from(members, &from, put).await;
@@ -70,18 +66,18 @@ impl OperatorApi {
         members: &Members,
         from: &RepositoryName,
         put: ServicePut<'_>,
-    ) -> Result<EditedBy, OperatorError> {
+    ) -> Result<EditedBy, Problem> {
         members.names.pass_on(from, vec![(put.service.clone(), put.to.clone())]).await?;
         let at = || self.catalog.snapshot();
         let Some(owner) = members.destination(&put.to, at, false, false).await? else {
             return self.define(members, put).await;
         };
         let request = (put.head.clone(), Body::from(put.body));
-        members.send(&owner, Some(put.by), request, OperatorError::OutcomeUnknown).await.map(EditedBy::Other)
+        members.send(&owner, Some(put.by), request, OUTCOME_UNKNOWN).await.map(EditedBy::Other)
     }
 
     /// Takes the name, and defines the service here.
-    async fn define(&self, members: &Members, put: ServicePut<'_>) -> Result<EditedBy, OperatorError> {
+    async fn define(&self, members: &Members, put: ServicePut<'_>) -> Result<EditedBy, Problem> {
         let edits = members.names.edit(&put.to, put.service, false);
         if self.catalog.snapshot().owns(&put.to) {
             members.names.take(&put.to, put.service).await?;
@@ -101,7 +97,7 @@ impl OperatorApi {
         members: &Members,
         edit: Edit,
         precondition: Precondition,
-    ) -> Result<(), OperatorError> {
+    ) -> Result<(), Problem> {
         // The old repository of a moved service may still store it.
         members.replicas.read_all_again().await?;
         let deleted = edit.deletes(&self.catalog.snapshot().definitions);

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use weir_observed::{Answer, By, Lacks, Now, PHASES, PROBLEMS, Release, RowFilter, State, Table, Verdict};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
+use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
-use super::error::OperatorError;
 use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
+use super::problems;
 use super::{OperatorApi, no_content};
 use crate::observed::{Forgotten, NotForgotten};
 use crate::publish::{MIN_PREFIX, Positions};
@@ -138,7 +139,7 @@ fn by_of(value: &str) -> Result<By, QueryError> {
 
 impl OperatorApi {
     /// `/v1/fleet/rows`.
-    pub(super) async fn fleet_rows(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+    pub(super) async fn fleet_rows(&self, head: &Parts) -> Result<Response<Body>, Problem> {
         let Question { rows, lacks, limit, cursor, .. } = self.question(Of::Rows, head)?;
         let order = self.order(&rows, lacks).await?;
         self.ask("rows", move |table, now| {
@@ -150,13 +151,13 @@ impl OperatorApi {
     }
 
     /// `/v1/fleet/agents`.
-    pub(super) async fn fleet_agents(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+    pub(super) async fn fleet_agents(&self, head: &Parts) -> Result<Response<Body>, Problem> {
         let Question { rows: RowFilter { agents, .. }, limit, cursor, .. } = self.question(Of::Agents, head)?;
         self.ask("agents", move |table, now| table.agents(&agents, (cursor.as_deref(), limit), now)).await
     }
 
     /// `/v1/fleet/summary`.
-    pub(super) async fn fleet_summary(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+    pub(super) async fn fleet_summary(&self, head: &Parts) -> Result<Response<Body>, Problem> {
         let Question { rows, lacks, by, limit, cursor, .. } = self.question(Of::Summary, head)?;
         let after = cursor.map(|cursor| query::parsed("cursor", &cursor)).transpose()?;
         let order = self.order(&rows, lacks).await?;
@@ -169,7 +170,7 @@ impl OperatorApi {
     }
 
     /// Where the revision is among the publications of the services that a question is about.
-    async fn order(&self, rows: &RowFilter, lacks: Option<String>) -> Result<Option<Order>, OperatorError> {
+    async fn order(&self, rows: &RowFilter, lacks: Option<String>) -> Result<Option<Order>, Problem> {
         let Some(revision) = lacks else { return Ok(None) };
         let snapshot = self.catalog.snapshot();
         let (mut services, mut of_repositories) = (HashMap::new(), HashMap::new());
@@ -183,7 +184,7 @@ impl OperatorApi {
         }
         if of_repositories.len() > MAX_REPOSITORIES {
             let found = of_repositories.len();
-            return Err(OperatorError::Malformed(format!(
+            return Err(Problem::malformed(format!(
                 "`lacks` is about at most {MAX_REPOSITORIES} repositories, and these are {found}: add `repository` or `service`."
             )));
         }
@@ -200,14 +201,14 @@ impl OperatorApi {
         let order = Order { services, of_repositories };
         let is_short = revision.len() < MIN_PREFIX && revision.bytes().all(|b| b.is_ascii_hexdigit());
         if is_short && order.services.keys().all(|service| order.verdict(service, None) == Verdict::Unknown) {
-            return Err(OperatorError::Malformed(format!(
+            return Err(Problem::malformed(format!(
                 "`lacks`: no publication that is known here is called `{revision}`, and a prefix of a commit has at least {MIN_PREFIX} digits."
             )));
         }
         Ok(Some(order))
     }
 
-    fn question(&self, of: Of, head: &Parts) -> Result<Question, OperatorError> {
+    fn question(&self, of: Of, head: &Parts) -> Result<Question, Problem> {
         let mut question = Question::parse(of, head.uri.query())?;
         if let Some(repository) = &question.repository {
             let snapshot = self.catalog.snapshot();
@@ -223,23 +224,26 @@ impl OperatorApi {
         &self,
         name: &'static str,
         question: impl FnOnce(&Table, Now) -> Answer<T> + Send + 'static,
-    ) -> Result<Response<Body>, OperatorError> {
-        let answer = self.observed.query(question).await.ok_or(OperatorError::RecordsUnreadable)?;
+    ) -> Result<Response<Body>, Problem> {
+        let answer = self.observed.query(question).await.ok_or_else(problems::records_unreadable)?;
         let mut response = admin::json(&answer.named(name));
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
     }
 
     /// Deletes an agent or an edge from what is known. One that still reports is there again.
-    pub(super) async fn forget(&self, name: Forgotten) -> Result<Response<Body>, OperatorError> {
-        let (kind, text) = match &name {
-            Forgotten::Agent(name) => ("agent", name.to_string()),
-            Forgotten::Edge(name) => ("edge", name.to_string()),
+    pub(super) async fn forget(&self, name: Forgotten) -> Result<Response<Body>, Problem> {
+        let (kind, problem, title, text) = match &name {
+            Forgotten::Agent(name) => ("agent", "no-such-agent", "No such agent", name.to_string()),
+            Forgotten::Edge(name) => ("edge", "no-such-edge", "No such edge", name.to_string()),
         };
         match self.observed.forget(name).await {
             Ok(()) => Ok(no_content()),
-            Err(NotForgotten::Unknown) => Err(OperatorError::NotObserved(kind, text)),
-            Err(NotForgotten::Unwritten(reason)) => Err(OperatorError::EditFailed(reason)),
+            Err(NotForgotten::Unknown) => {
+                let detail = format!("No origin has heard of {kind} `{text}`.");
+                Err(Problem::new(StatusCode::NOT_FOUND, problem, title, detail).about(kind, &text))
+            }
+            Err(NotForgotten::Unwritten(reason)) => Err(problems::edit_failed(&reason)),
         }
     }
 }

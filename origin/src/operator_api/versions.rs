@@ -7,11 +7,11 @@ use serde_json::json;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
-use super::error::OperatorError;
 use crate::versions::{ChangeRequest, Versions};
 
 /// Publications in a page by default.
@@ -27,11 +27,7 @@ const DEFAULT_DIFFERENCES: usize = 100;
 const MOST_DIFFERENCES: usize = 1000;
 
 /// `GET …/history`.
-pub(super) async fn history(
-    versions: &Versions,
-    name: &ServiceName,
-    head: &Parts,
-) -> Result<Response<Body>, OperatorError> {
+pub(super) async fn history(versions: &Versions, name: &ServiceName, head: &Parts) -> Result<Response<Body>, Problem> {
     let (mut limit, mut before) = (DEFAULT_PAGE, None::<Generation>);
     for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
         match key {
@@ -46,11 +42,7 @@ pub(super) async fn history(
 }
 
 /// `GET …/diff?from=…&to=…`.
-pub(super) async fn diff(
-    versions: &Versions,
-    name: &ServiceName,
-    head: &Parts,
-) -> Result<Response<Body>, OperatorError> {
+pub(super) async fn diff(versions: &Versions, name: &ServiceName, head: &Parts) -> Result<Response<Body>, Problem> {
     let (mut limit, mut from, mut to) = (DEFAULT_DIFFERENCES, None::<TarballDigest>, None::<TarballDigest>);
     for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
         match key {
@@ -77,11 +69,11 @@ pub(super) struct VersionRequest {
 
 impl VersionRequest {
     /// Parses the body; an empty one has no fields.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
         if body.is_empty() {
             return Ok(Self { digest: None, generation: None });
         }
-        weir_protocol::json::from_slice(body).map_err(|error| OperatorError::Malformed(format!("the body: {error}.")))
+        weir_protocol::json::from_slice(body).map_err(|error| Problem::malformed(format!("the body: {error}.")))
     }
 
     /// Publishes a retained version again, and pins the service to it.
@@ -90,24 +82,17 @@ impl VersionRequest {
         versions: &Versions,
         name: &ServiceName,
         by: Option<String>,
-    ) -> Result<(), OperatorError> {
-        let missing = || {
-            OperatorError::Malformed("name the `digest` to roll back to; `…/history` lists the retained ones.".into())
-        };
+    ) -> Result<(), Problem> {
+        let missing = || Problem::malformed("name the `digest` to roll back to; `…/history` lists the retained ones.");
         let digest = self.digest.ok_or_else(missing)?;
         Ok(versions.roll_back(name, &digest, ChangeRequest { by, expected: self.generation }).await?)
     }
 
     /// Pins the service to its current version.
-    pub(super) async fn pin(
-        self,
-        versions: &Versions,
-        name: &ServiceName,
-        by: Option<String>,
-    ) -> Result<(), OperatorError> {
+    pub(super) async fn pin(self, versions: &Versions, name: &ServiceName, by: Option<String>) -> Result<(), Problem> {
         if self.digest.is_some() {
             let detail = "a pin applies to the current version; `…/rollback` returns to a digest and pins it.";
-            return Err(OperatorError::Malformed(detail.into()));
+            return Err(Problem::malformed(detail));
         }
         Ok(versions.pin(name, ChangeRequest { by, expected: self.generation }).await?)
     }
@@ -118,9 +103,9 @@ impl VersionRequest {
         versions: &Versions,
         name: &ServiceName,
         by: Option<String>,
-    ) -> Result<(), OperatorError> {
+    ) -> Result<(), Problem> {
         if self.digest.is_some() {
-            return Err(OperatorError::Malformed("`digest` is not allowed here.".into()));
+            return Err(Problem::malformed("`digest` is not allowed here."));
         }
         versions.unpin(name, ChangeRequest { by, expected: self.generation }).await?;
         Ok(())

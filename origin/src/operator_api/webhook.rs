@@ -13,11 +13,12 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use weir_model::Bounds;
 use weir_protocol::name::RepositoryName;
+use weir_protocol::problem::Problem;
 use weir_runtime::admin;
-use weir_runtime::serve::{Body, RequestBody, SourceLimit, SourcePermit};
+use weir_runtime::serve::{Body, RequestBody, RequestBodyError, SourceLimit, SourcePermit};
 
-use super::error::OperatorError;
 use super::metrics::OperatorMetrics;
+use super::problems::{self, SOON};
 use crate::catalog::Catalog;
 use crate::webhook::{Delivery, DeliveryResult, Provider, Secret};
 
@@ -81,10 +82,12 @@ impl Webhooks {
     ///
     /// # Errors
     /// The source has too many deliveries in progress.
-    pub(super) fn admit(&self, provider: Provider, from: SocketAddr) -> Result<SourcePermit, OperatorError> {
+    pub(super) fn admit(&self, provider: Provider, from: SocketAddr) -> Result<SourcePermit, Problem> {
         self.sources.admit(from).ok_or_else(|| {
             self.metrics.delivered(provider, "source_limited");
-            OperatorError::TooManyDeliveriesOfSource(MAX_DELIVERIES_PER_SOURCE)
+            too_many(format!(
+                "Too many webhook deliveries from this address are in progress: at most {MAX_DELIVERIES_PER_SOURCE}."
+            ))
         })
     }
 
@@ -110,17 +113,21 @@ impl Webhooks {
         name: &RepositoryName,
         headers: &HeaderMap,
         body: RequestBody,
-    ) -> Result<Response<Body>, OperatorError> {
+    ) -> Result<Response<Body>, Problem> {
         let taken = tokio::time::timeout(DELIVERY_TIMEOUT, self.verify(provider, name, headers, body)).await;
-        let taken = taken.unwrap_or(Err(OperatorError::TooSlow));
+        let taken = taken.unwrap_or_else(|_| Err(Problem::body_too_slow()));
         let result = match &taken {
             Ok(result) => result.as_str(),
-            Err(OperatorError::TooManyDeliveries) => "overloaded",
+            Err(problem) if problem.status() == StatusCode::TOO_MANY_REQUESTS => "overloaded",
             Err(_) => "unread",
         };
         self.metrics.delivered(provider, result);
         match taken? {
-            DeliveryResult::Refused => Err(OperatorError::DeliveryRefused),
+            // The same answer for a wrong signature, a missing secret and an unknown repository.
+            DeliveryResult::Refused => {
+                let detail = "The signature is wrong or missing, the repository does not exist, or it has no `webhook_secret_files`.";
+                Err(Problem::new(StatusCode::UNAUTHORIZED, "webhook-refused", "The delivery is refused", detail))
+            }
             result => {
                 if let DeliveryResult::TriggerPoll { refs } = &result {
                     let first = refs.first().map(|name| name.chars().take(200).collect::<String>());
@@ -149,25 +156,26 @@ impl Webhooks {
         name: &RepositoryName,
         headers: &HeaderMap,
         mut body: RequestBody,
-    ) -> Result<DeliveryResult, OperatorError> {
+    ) -> Result<DeliveryResult, Problem> {
         if !Delivery::has_proof(provider, headers) {
             return Ok(DeliveryResult::Refused);
         }
         let slot = tokio::time::timeout(SLOT_TIMEOUT, self.slot(name)).await;
-        let _slot = slot.ok().flatten().ok_or(OperatorError::TooManyDeliveries)?;
+        let _slot =
+            slot.ok().flatten().ok_or_else(|| too_many("Too many webhook deliveries are in progress.".to_owned()))?;
         // An unknown repository has no secrets, and is answered like a wrong signature.
         let config = self.catalog.repository(name).map(|worker| worker.config());
         let read = move || config.map(|config| read(&config.webhook_secret_files)).unwrap_or_default();
-        let (secrets, unread) = tokio::task::spawn_blocking(read).await.map_err(|_| OperatorError::Failed)?;
+        let (secrets, unread) = tokio::task::spawn_blocking(read).await.map_err(problems::failed)?;
         self.log_unreadable(name, unread);
         let mut delivery = Delivery::begin(provider, headers, &secrets);
         let mut length = 0;
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| OperatorError::Malformed("the request's body ended early.".to_owned()))?;
+            let frame = frame.map_err(|_| problems::unread(RequestBodyError::BrokeOff))?;
             if let Ok(data) = frame.into_data() {
                 length += data.len();
                 if length > MAX_BODY_BYTES {
-                    return Err(OperatorError::TooLong(MAX_BODY_BYTES));
+                    return Err(RequestBodyError::TooLong(MAX_BODY_BYTES).into());
                 }
                 delivery.push(&data);
             }
@@ -182,6 +190,10 @@ impl Webhooks {
         }
         Ok(result)
     }
+}
+
+fn too_many(detail: String) -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once", detail).retry_after(SOON)
 }
 
 /// Whether a line may be logged again.
