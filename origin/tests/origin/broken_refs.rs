@@ -121,10 +121,10 @@ proptest! {
     #[test]
     fn broken_refs_never_stop_a_followed_branch(pushes in prop::collection::vec(prop::collection::vec(0u8..=10, 0..4), 1..4)) {
         let (mut pair, _) = Pair::of_a_commit();
-        pair.upstream.max_object = 100_000;
+        pair.upstream.limits.max_object = ByteSize(100_000);
         let poll = |pair: &Pair| {
             let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
-            let memory = FetchMemory::new(pair.upstream.max_object, pair.upstream.max_objects);
+            let memory = FetchMemory::new(pair.upstream.limits.max_object.as_u64(), pair.upstream.limits.max_objects);
             pair.mirror.poll_with(&pair.upstream, &pair.revisions, &progress, &memory, &stop, &|| true)
         };
         for (number, broken) in (1..).zip(pushes) {

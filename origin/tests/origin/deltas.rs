@@ -92,11 +92,11 @@ fn commit_pack(repository: &Path, pack: &[u8]) -> String {
 fn deltas_may_be_nested_deeply() {
     for by in [By::Distance, By::Name] {
         let mut pair = Pair::new();
-        pair.upstream.max_object = 2 << 20;
+        pair.upstream.limits.max_object = ByteSize(2 << 20);
         let (pack, first) = nested(long_or(250, 100), by);
         assert!(pack.len() < 64 << 10);
         let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/nested")]), packfile(&pack));
-        pair.upstream.url = server.url().into();
+        pair.upstream.config.url = server.url().into();
         assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
         pair.mirror.full_check().unwrap();
     }
@@ -105,13 +105,13 @@ fn deltas_may_be_nested_deeply() {
 #[test]
 fn the_size_of_an_object_is_in_its_delta() {
     let mut pair = Pair::new();
-    pair.upstream.max_object = SIZE as u64;
+    pair.upstream.limits.max_object = ByteSize(SIZE as u64);
     let object = vec![0; SIZE];
     let delta = entry(Header::RefDelta { base_id: name(&object) }, &copy_and_add(SIZE, [1, 2]));
     let pack = with_checksum([pack_header(2), entry(Header::Blob, &object), delta].concat());
     let refs = listing([(name(&object).to_string().as_str(), "refs/heads/grown")]);
     let server = ScriptedServer::of(refs, packfile(&pack));
-    pair.upstream.url = server.url().into();
+    pair.upstream.config.url = server.url().into();
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
 }
@@ -136,14 +136,14 @@ fn line_of_large_deltas(count: u8) -> (Vec<u8>, gix::ObjectId) {
 #[test]
 fn a_delta_chain_over_the_limit_is_refused() {
     let mut pair = Pair::new();
-    pair.upstream.max_object = 2 << 20;
+    pair.upstream.limits.max_object = ByteSize(2 << 20);
     // A followed ref is fetched with each poll.
     pair.revisions.insert("refs/heads/line".parse().unwrap());
     let mut poll = |count| {
         let (pack, first) = line_of_large_deltas(count);
         assert!(pack.len() < 64 << 10);
         let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/line")]), packfile(&pack));
-        pair.upstream.url = server.url().into();
+        pair.upstream.config.url = server.url().into();
         let polled = pair.try_poll();
         (polled, std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count())
     };
@@ -236,22 +236,22 @@ fn completing_a_thin_pack_counts_towards_the_limits() {
     // A followed ref is fetched with each poll.
     pair.revisions.insert("refs/heads/new".parse().unwrap());
     let before = pair.mirror.size().unwrap().bytes;
-    pair.upstream.url = server.url().into();
+    pair.upstream.config.url = server.url().into();
 
-    let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 200 << 10);
+    let max_pack = std::mem::replace(&mut pair.upstream.limits.max_pack, ByteSize(200 << 10));
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
-    pair.upstream.max_pack = max_pack;
+    pair.upstream.limits.max_pack = max_pack;
 
-    let max_mirror = std::mem::replace(&mut pair.upstream.max_mirror, before + (200 << 10));
+    let max_mirror = std::mem::replace(&mut pair.upstream.limits.max_mirror, ByteSize(before + (200 << 10)));
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::MirrorTooLarge { .. }), "{error}");
-    pair.upstream.max_mirror = max_mirror;
+    pair.upstream.limits.max_mirror = max_mirror;
 
-    let max_objects = std::mem::replace(&mut pair.upstream.max_objects, 1);
+    let max_objects = std::mem::replace(&mut pair.upstream.limits.max_objects, 1);
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::TooManyObjects { objects: 2, limit: 1 }), "{error}");
-    pair.upstream.max_objects = max_objects;
+    pair.upstream.limits.max_objects = max_objects;
 
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
     pair.mirror.full_check().unwrap();
@@ -263,7 +263,7 @@ fn large_objects_are_still_followed() {
     let first = noise(700 << 10);
     let second = [&first[..], b"changed"].concat();
     let mut pair = Pair::new();
-    pair.upstream.max_object = 1 << 20;
+    pair.upstream.limits.max_object = ByteSize(1 << 20);
     for version in [&first, &second] {
         pair.git.commit_file("file", version);
     }
@@ -271,7 +271,7 @@ fn large_objects_are_still_followed() {
     pair.follow();
     for base in [first, second] {
         let server = thin(&base);
-        pair.upstream.url = server.url().into();
+        pair.upstream.config.url = server.url().into();
         assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
     }
 }
@@ -281,7 +281,7 @@ fn large_objects_are_still_followed() {
 fn bases_over_a_lowered_limit_are_still_used() {
     let size = 900 << 10;
     let mut pair = Pair::new();
-    pair.upstream.max_object = 4 << 20;
+    pair.upstream.limits.max_object = ByteSize(4 << 20);
     let mut object = noise(size);
     let (mut pack, mut base) = (pack_header(7), 12);
     pack.extend(entry(Header::Blob, &object));
@@ -293,11 +293,11 @@ fn bases_over_a_lowered_limit_are_still_used() {
     }
     let last = name(&object).to_string();
     let server = ScriptedServer::of(listing([(last.as_str(), "refs/heads/chain")]), packfile(&with_checksum(pack)));
-    pair.upstream.url = server.url().into();
+    pair.upstream.config.url = server.url().into();
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 
     let server = thin(&object);
-    pair.upstream.url = server.url().into();
-    pair.upstream.max_object = 1 << 20;
+    pair.upstream.config.url = server.url().into();
+    pair.upstream.limits.max_object = ByteSize(1 << 20);
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 }

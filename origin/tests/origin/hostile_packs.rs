@@ -72,12 +72,12 @@ fn a_pack_with_some_of_the_objects_leaves_the_mirror_intact() {
     let second = pair.git.commit_file("a", "2").to_string();
     let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n");
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (ID, "refs/heads/new")]);
-    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
+    let own = std::mem::replace(&mut pair.upstream.config.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
     pair.mirror.full_check().unwrap();
     assert!([first, second].contains(&pair.resolve("main").unwrap().to_string()));
-    pair.upstream.url = own;
+    pair.upstream.config.url = own;
     pair.poll();
     pair.mirror.full_check().unwrap();
 }
@@ -89,12 +89,12 @@ fn a_ref_is_updated_only_with_all_reachable_objects() {
     let second = pair.git.commit_file("a", "2").to_string();
     let pack = pack_of(&pair.git, &["HEAD", "HEAD^{tree}"]);
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
-    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
+    let own = std::mem::replace(&mut pair.upstream.config.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
     assert_eq!((error.step(), error.kind()), ("fetch", "protocol"), "{error}");
     assert!(error.to_string().contains("missing"), "{error}");
     assert_eq!((pair.resolve("main").unwrap().to_string(), pack_files(&pair)), (first, 2));
-    pair.upstream.url = own;
+    pair.upstream.config.url = own;
     pair.follow();
 }
 
@@ -110,7 +110,7 @@ fn only_new_commits_of_a_successful_fetch_may_be_shallow() {
     for (pack, commits, is_followed) in [(pack, [&*second, ID], false), (whole, [&*first, ID], true)] {
         let response = [line("shallow-info\n"), commits.map(|id| line(format!("shallow {id}\n"))).concat()].concat();
         let server = ScriptedServer::of(refs.clone(), [response, b"0001".to_vec(), packfile(&pack)].concat());
-        pair.upstream.url = server.url().into();
+        pair.upstream.config.url = server.url().into();
         assert_eq!(pair.try_poll().is_ok(), is_followed);
         assert!(!shallow.exists());
     }
@@ -140,7 +140,7 @@ fn a_broken_tag_does_not_prevent_updates_of_other_refs() {
         let refs =
             listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (tags.last().unwrap().as_str(), "refs/tags/t")]);
         let server = ScriptedServer::of(refs, packfile(&pack));
-        pair.upstream.url = server.url().into();
+        pair.upstream.config.url = server.url().into();
         pair.revisions.insert("refs/tags/t".parse().unwrap());
         let error = pair.try_poll().unwrap_err();
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
@@ -164,7 +164,7 @@ fn a_broken_tag_does_not_prevent_updates_of_other_refs() {
 #[test]
 fn a_mirror_grows_up_to_its_limit() {
     let (mut pair, first) = mirrored();
-    let own = pair.upstream.url.clone();
+    let own = pair.upstream.config.url.clone();
     let bytes = || pair.mirror.size().unwrap().bytes;
     let before = bytes();
     // Incompressible data, different each time, as with forced pushes.
@@ -172,7 +172,7 @@ fn a_mirror_grows_up_to_its_limit() {
         let digest = |n: usize| ring::digest::digest(&ring::digest::SHA256, format!("{seed} {n}").as_bytes());
         (0..4000).flat_map(|n| digest(n).as_ref().to_owned()).map(|byte| char::from(byte & 127)).collect()
     };
-    pair.upstream.max_mirror = before + (200 << 10);
+    pair.upstream.limits.max_mirror = ByteSize(before + (200 << 10));
     pair.git.commit_file("a", noise("one"));
     pair.poll();
     assert!(bytes() > before + (100 << 10));
@@ -182,25 +182,25 @@ fn a_mirror_grows_up_to_its_limit() {
         assert!(matches!(error, MirrorError::MirrorTooLarge { .. }), "{error}");
         assert_eq!((error.step(), error.kind()), ("fetch", "limit"));
         assert!(error.to_string().contains("max_mirror"), "{error}");
-        assert!(bytes() <= pair.upstream.max_mirror);
+        assert!(bytes() <= pair.upstream.limits.max_mirror.as_u64());
     }
     // A full mirror receives no pack, but refs without new objects are still updated.
-    pair.upstream.max_mirror = bytes();
+    pair.upstream.limits.max_mirror = ByteSize(bytes());
     assert!(matches!(pair.try_poll(), Err(MirrorError::MirrorTooLarge { .. })));
     pair.git.run(["reset", "-q", "--hard", &first]);
     pair.poll();
     assert_eq!(pair.resolve("main").unwrap().to_string(), first);
-    pair.upstream.max_mirror = u64::MAX;
+    pair.upstream.limits.max_mirror = ByteSize(u64::MAX);
     pair.git.run(["reset", "-q", "--hard", third.as_str()]);
     pair.poll();
-    assert_eq!((pair.resolve("main").unwrap(), own), (third, pair.upstream.url));
+    assert_eq!((pair.resolve("main").unwrap(), own), (third, pair.upstream.config.url));
 }
 
 #[test]
 fn an_object_over_the_limit_is_refused_by_its_header() {
     let (mut pair, first) = mirrored();
     let refs = listing_with_a_new_one(&first);
-    pair.upstream.max_object = 1 << 20;
+    pair.upstream.limits.max_object = ByteSize(1 << 20);
     let pack = pack_of_one((1 << 20) + 1, &vec![0; (1 << 20) + 1]);
     let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&pack)).url());
     assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false), "{error}");
@@ -211,7 +211,7 @@ fn an_object_over_the_limit_is_refused_by_its_header() {
 #[test]
 fn too_many_objects_are_refused_by_the_header_of_the_pack() {
     let (mut pair, first) = mirrored();
-    pair.upstream.max_objects = 1000;
+    pair.upstream.limits.max_objects = 1000;
     let pack = with_checksum([pack_header(1001), blob(3, b"abc")].concat());
     let error = refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url());
     assert!(matches!(error, MirrorError::TooManyObjects { objects: 1001, limit: 1000 }), "{error}");
@@ -223,12 +223,12 @@ fn too_many_objects_are_refused_by_the_header_of_the_pack() {
 #[test]
 fn many_small_objects_count_individually() {
     let (mut pair, _) = mirrored();
-    pair.upstream.max_object = 1 << 20;
+    pair.upstream.limits.max_object = ByteSize(1 << 20);
     let blobs = (0..30_000).flat_map(|n| blob(5, format!("{n:05}").as_bytes())).collect();
     let pack = with_checksum([pack_header(30_000), blobs].concat());
     let last = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"29999").unwrap().to_string();
     let server = ScriptedServer::of(listing([(last.as_str(), "refs/heads/many")]), packfile(&pack));
-    pair.upstream.url = server.url().into();
+    pair.upstream.config.url = server.url().into();
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 }
 
@@ -295,14 +295,14 @@ fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
 fn an_endless_pack_fills_neither_disk_nor_memory() {
     let (mut pair, first) = mirrored();
     let (server, sent) = endless(&first);
-    pair.upstream.max_object = 8 << 30;
-    let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 4 << 20);
+    pair.upstream.limits.max_object = ByteSize(8 << 30);
+    let max_pack = std::mem::replace(&mut pair.upstream.limits.max_pack, ByteSize(4 << 20));
     let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
     assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
 
     let (server, sent) = endless(&first);
-    (pair.upstream.max_pack, pair.upstream.max_object) = (max_pack, 4 << 20);
+    (pair.upstream.limits.max_pack, pair.upstream.limits.max_object) = (max_pack, ByteSize(4 << 20));
     let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
     assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
@@ -330,10 +330,10 @@ fn a_fetch_waits_for_memory_of_its_own_host() {
     let id = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"abc").unwrap().to_string();
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (&*id, "refs/tags/abc")]);
     let quick = ScriptedServer::of(refs, packfile(&blob));
-    (slow.upstream.url, small.upstream.url) = (server.url().into(), quick.url().into());
+    (slow.upstream.config.url, small.upstream.config.url) = (server.url().into(), quick.url().into());
     elsewhere.git.commit_file("a", "2");
 
-    let memory = FetchMemory::new(slow.upstream.max_object, 1000);
+    let memory = FetchMemory::new(slow.upstream.limits.max_object.as_u64(), 1000);
     let poll = |pair: &Pair, progress: &FetchProgress| {
         pair.mirror.poll_with(&pair.upstream, &pair.revisions, progress, &memory, &AtomicBool::new(false), &|| true)
     };

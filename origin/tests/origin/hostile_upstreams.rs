@@ -22,9 +22,9 @@ pub(crate) fn listing_with_a_new_one(first: &str) -> Vec<u8> {
 /// The error of a poll of another upstream. The mirror's refs stay, and can still be followed.
 #[track_caller]
 pub(crate) fn refused(pair: &mut Pair, first: &str, url: String) -> MirrorError {
-    let own = std::mem::replace(&mut pair.upstream.url, url.into());
+    let own = std::mem::replace(&mut pair.upstream.config.url, url.into());
     let error = pair.try_poll().unwrap_err();
-    pair.upstream.url = own;
+    pair.upstream.config.url = own;
     assert_eq!(pair.resolve("main").unwrap().to_string(), first, "after {error}");
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }), "after {error}");
     assert!(error.to_string().len() < 600, "{error}");
@@ -58,14 +58,14 @@ fn a_million_refs_are_refused_before_they_are_read() {
             pour(&sent, socket, &refs, 100_000)
         })
     };
-    pair.upstream.max_refs = 10_000;
+    pair.upstream.limits.max_refs = 10_000;
     let error = refused(&mut pair, &first, flood.url());
     assert!(matches!(error, MirrorError::TooManyRefs { limit: 10_000 }), "{error}");
     assert_eq!(error.kind(), "limit");
     // 256 bytes for each of the 10,000, and the buffers of both sockets.
     assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
 
-    pair.upstream.max_refs = 3;
+    pair.upstream.limits.max_refs = 3;
     let names = ["refs/heads/a", "refs/heads/b", "refs/heads/c", "refs/heads/d"];
     let few = ScriptedServer::of(listing(names.map(|name| (ID, name))), Vec::new());
     assert!(matches!(refused(&mut pair, &first, few.url()), MirrorError::TooManyRefs { limit: 3 }));
@@ -76,9 +76,9 @@ fn a_name_that_is_also_a_directory_blocks_no_later_poll() {
     let (mut pair, first) = mirrored();
     let names = ["HEAD", "refs/heads/main", "refs/heads/a", "refs/heads/a/b"];
     let both = ScriptedServer::of(listing(names.map(|name| (first.as_str(), name))), Vec::new());
-    let own = std::mem::replace(&mut pair.upstream.url, both.url().into());
+    let own = std::mem::replace(&mut pair.upstream.config.url, both.url().into());
     let _ = pair.try_poll();
-    pair.upstream.url = own;
+    pair.upstream.config.url = own;
     pair.poll();
     assert!(matches!(pair.poll(), Poll::Unchanged { refs: 2 }));
     pair.mirror.full_check().unwrap();
@@ -87,12 +87,12 @@ fn a_name_that_is_also_a_directory_blocks_no_later_poll() {
 #[test]
 fn invalid_and_duplicate_names_change_nothing() {
     let (mut pair, first) = mirrored();
-    let own = pair.upstream.url.clone();
+    let own = pair.upstream.config.url.clone();
     let (before, long) = (std::fs::read_dir(pair.mirror_dir()).unwrap().count(), "x/".repeat(3000));
     for name in ["../../../x", "a\u{1b}[31m", "x.lock", "a..b", "/x", "a b", "@{", &long] {
         let name = format!("refs/heads/{name}");
         let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main"), (&first, &name)]);
-        pair.upstream.url = ScriptedServer::of(refs, Vec::new()).url().into();
+        pair.upstream.config.url = ScriptedServer::of(refs, Vec::new()).url().into();
         match pair.try_poll() {
             // Some are not even listed as branches.
             Ok(poll) => assert_eq!(poll, Poll::Unchanged { refs: 2 }, "{name}"),
@@ -103,7 +103,7 @@ fn invalid_and_duplicate_names_change_nothing() {
             }
         }
     }
-    pair.upstream.url = own;
+    pair.upstream.config.url = own;
     assert_eq!(std::fs::read_dir(pair.mirror_dir()).unwrap().count(), before);
     let twice = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main"), (ID, "refs/heads/main")]);
     let error = refused(&mut pair, &first, ScriptedServer::of(twice, Vec::new()).url());
@@ -203,6 +203,6 @@ fn an_ipv6_address_may_be_the_host() {
     let (mut pair, first) = mirrored();
     let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main")]);
     let server = ScriptedServer::of_refs("::1", move || refs.clone(), |_| Ok(()));
-    pair.upstream.url = server.url().into();
+    pair.upstream.config.url = server.url().into();
     assert_eq!(pair.poll(), Poll::Unchanged { refs: 2 });
 }

@@ -60,7 +60,7 @@ fn served() -> (tempfile::TempDir, LfsServer) {
 /// An upstream with a short stall timeout that still suffices under load.
 fn impatient(server: &LfsServer) -> Upstream {
     let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.stall_timeout = Duration::from_secs(6);
+    upstream.config.stall_timeout = Duration::from_secs(6);
     upstream
 }
 
@@ -194,7 +194,7 @@ fn an_upstream_without_http_and_an_object_over_the_limit_cause_no_request() {
         assert!(error.contains("needs https://") && error.contains("`git-lfs-authenticate`"), "{error}");
     }
     let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.max_lfs_object = 999;
+    upstream.limits.max_lfs_object = ByteSize(999);
     let error = fetch_from(&upstream, dir.path(), &wanted).unwrap_err();
     assert!(error.contains("`a.bin` has 1000 bytes") && error.contains("max_lfs_object"), "{error}");
     assert!(server.take_requests().is_empty());

@@ -20,23 +20,24 @@ fn a_storage_on_another_host_must_be_public_or_listed_and_gets_no_credentials() 
     storage.set_behavior(LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() });
     std::fs::write(home.file("password"), "s3cret\n").unwrap();
     let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.ca = Some(home.file("ca.pem"));
-    upstream.username = Some("ci".to_owned());
-    upstream.password_file = Some(home.file("password"));
+    upstream.config.ca = Some(home.file("ca.pem"));
+    upstream.config.username = Some("ci".to_owned());
+    upstream.config.password_file = Some(home.file("password"));
     // The upstream's credentials, which no other host receives.
-    upstream.client_certificate = Some(home.file("edge-client.pem"));
-    upstream.client_key = Some(home.file("edge-client.key"));
+    upstream.config.client_certificate = Some(home.file("edge-client.pem"));
+    upstream.config.client_key = Some(home.file("edge-client.key"));
     let fetch = |mirror: &str, upstream: &Upstream| fetch_from(upstream, &home.file(mirror), &wanted);
     let mut allowed = upstream.clone();
-    allowed.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    allowed.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let (proxy, _) = tunnel_proxy("Basic bWU6cHJveHktczNjcmV0");
     let proxy_password = home.file("proxy-password");
     std::fs::write(&proxy_password, "proxy-s3cret\n").unwrap();
-    let through = |upstream: &Upstream| Upstream {
-        proxy: Some(format!("http://{proxy}").into()),
-        proxy_username: Some("me".to_owned()),
-        proxy_password_file: Some(proxy_password.clone()),
-        ..upstream.clone()
+    let through = |upstream: &Upstream| {
+        let mut upstream = upstream.clone();
+        upstream.config.proxy = Some(format!("http://{proxy}").into());
+        upstream.config.proxy_username = Some("me".to_owned());
+        upstream.config.proxy_password_file = Some(proxy_password.clone());
+        upstream
     };
     let manners = [
         LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() },
@@ -72,13 +73,13 @@ fn a_storage_on_another_host_must_be_public_or_listed_and_gets_no_credentials() 
         let mut few = upstream.clone();
         few.egress =
             EgressPolicy { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..EgressPolicy::default() }.into();
-        few.url = few.url.as_str().replace("127.0.0.1", "localhost").into();
+        few.config.url = few.config.url.as_str().replace("127.0.0.1", "localhost").into();
         let error = fetch("few", &few).unwrap_err();
         assert!(error.contains("`127.0.0.1` is not allowed"), "{error}");
     }
     // Without redirects: the URL from the API is not one.
     let mut none = allowed.clone();
-    none.redirects = Redirects::None;
+    none.config.redirects = Redirects::None;
     assert!(fetch("none", &none).unwrap_err().contains("`redirects` is `none`"));
     server.set_behavior(LfsBehavior::default());
     assert_eq!(fetch("none", &none), Ok(1));
@@ -98,9 +99,9 @@ fn addresses_that_a_proxy_would_resolve_are_checked_before() {
     storage.store(b"the file itself");
     let (proxy, heads) = tunnel_proxy("Basic bWU6czNjcmV0");
     let mut upstream = upstream(&home, &server);
-    upstream.proxy = Some(format!("http://{proxy}").into());
-    upstream.proxy_username = Some("me".to_owned());
-    upstream.proxy_password_file = upstream.password_file.clone();
+    upstream.config.proxy = Some(format!("http://{proxy}").into());
+    upstream.config.proxy_username = Some("me".to_owned());
+    upstream.config.proxy_password_file = upstream.config.password_file.clone();
     let fetch = |upstream: &Upstream, storage: String, mirror: &str| {
         server.set_behavior(LfsBehavior { storage: Some(storage), ..LfsBehavior::default() });
         fetch_from(upstream, &home.file(mirror), &wanted)
@@ -116,7 +117,7 @@ fn addresses_that_a_proxy_would_resolve_are_checked_before() {
     );
     assert!(storage.take_requests().is_empty());
 
-    upstream.redirects = Redirects::To(Hosts::new(["localhost".to_owned()]).unwrap());
+    upstream.config.redirects = Redirects::To(Hosts::new(["localhost".to_owned()]).unwrap());
     assert_eq!(fetch(&upstream, by_name, "listed"), Ok(1));
 }
 
@@ -124,9 +125,9 @@ fn addresses_that_a_proxy_would_resolve_are_checked_before() {
 fn upstream(home: &Home, server: &LfsServer) -> Upstream {
     std::fs::write(home.file("password"), "s3cret\n").unwrap();
     let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.ca = Some(home.file("ca.pem"));
-    upstream.username = Some("ci".to_owned());
-    upstream.password_file = Some(home.file("password"));
+    upstream.config.ca = Some(home.file("ca.pem"));
+    upstream.config.username = Some("ci".to_owned());
+    upstream.config.password_file = Some(home.file("password"));
     upstream
 }
 
@@ -142,9 +143,9 @@ fn a_client_certificate_is_shown_to_the_upstream_and_to_no_storage() {
     let wanted: [LfsFile; 1] = [file("a.bin", &server.store(b"the file itself"))];
     storage.store(b"the file itself");
     let mut upstream = upstream(&home, &server);
-    upstream.redirects = this_machine();
-    upstream.client_certificate = Some(home.file("edge-client.pem"));
-    upstream.client_key = Some(home.file("edge-client.key"));
+    upstream.config.redirects = this_machine();
+    upstream.config.client_certificate = Some(home.file("edge-client.pem"));
+    upstream.config.client_key = Some(home.file("edge-client.key"));
     assert_eq!(fetch_from(&upstream, &home.file("at-home"), &wanted), Ok(1));
     let at_home = server.take_requests();
     assert!(at_home.len() == 2 && at_home.iter().all(|head| head.ends_with(SHOWN)), "{at_home:?}");
@@ -196,7 +197,8 @@ fn a_redirected_batch_request_is_repeated_by_the_rules_of_redirects() {
     sent_on("307 Temporary", &other);
     let error = fetch_from(&upstream, &home.file("other"), &wanted).unwrap_err();
     assert!(error.contains("it is another host"), "{error}");
-    let listed = Upstream { redirects: this_machine(), ..upstream.clone() };
+    let mut listed = upstream.clone();
+    listed.config.redirects = this_machine();
     other.set_behavior(LfsBehavior { storage: Some(other.base()), ..LfsBehavior::default() });
     assert_eq!(fetch_from(&listed, &home.file("other"), &wanted), Ok(1));
     let asked = other.take_requests().concat().to_ascii_lowercase();
@@ -210,7 +212,8 @@ fn a_redirected_batch_request_is_repeated_by_the_rules_of_redirects() {
     let error = fetch_from(&listed, &home.file("plain"), &wanted).unwrap_err();
     assert!(error.contains("from https to http"), "{error}");
     sent_on("307 Temporary", &server);
-    let none = Upstream { redirects: Redirects::None, ..upstream };
+    let mut none = upstream;
+    none.config.redirects = Redirects::None;
     let error = fetch_from(&none, &home.file("none"), &wanted).unwrap_err();
     assert!(error.contains("`redirects` is `none`"), "{error}");
 }

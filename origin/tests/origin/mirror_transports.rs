@@ -20,8 +20,8 @@ pub(crate) fn served(tls: bool) -> (Pair, SmartHttp) {
         certificates::write(&certificates, &[]).unwrap();
     }
     let server = SmartHttp::start(&root, tls.then_some(&certificates));
-    pair.upstream.url = server.url("up%20stream/.git").into();
-    pair.upstream.ca = tls.then(|| certificates.join("ca.pem"));
+    pair.upstream.config.url = server.url("up%20stream/.git").into();
+    pair.upstream.config.ca = tls.then(|| certificates.join("ca.pem"));
     (pair, server)
 }
 
@@ -39,8 +39,8 @@ fn https_with_a_private_authority_and_a_password() {
     assert_eq!(error.step(), "authenticate");
     assert!(error.to_string().contains("none are configured"), "{error}");
 
-    pair.upstream.username = Some("ci".to_owned());
-    pair.upstream.password_file = Some(password_file(&pair.git.dir, "wrong"));
+    pair.upstream.config.username = Some("ci".to_owned());
+    pair.upstream.config.password_file = Some(password_file(&pair.git.dir, "wrong"));
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.step(), "authenticate");
     assert!(error.to_string().contains("does not accept"), "{error}");
@@ -84,7 +84,7 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
     assert_eq!(full_handshakes(&weir_upstream::Upstream { egress, ..pair.upstream.clone() }), 1);
 
     // The files are read again for each poll, and changed contents take effect.
-    let ca = pair.upstream.ca.clone().unwrap();
+    let ca = pair.upstream.config.ca.clone().unwrap();
     let (own, other) = (fs::read(&ca).unwrap(), ca.with_file_name("other"));
     certificates::write(&other, &[]).unwrap();
     fs::copy(other.join("ca.pem"), &ca).unwrap();
@@ -119,7 +119,7 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
 fn a_request_that_stalls_on_a_reused_connection_is_sent_again() {
     let (mut pair, server) = served(false);
     pair.follow();
-    pair.upstream.stall_timeout = Duration::from_secs(2);
+    pair.upstream.config.stall_timeout = Duration::from_secs(2);
     // A poll takes two: the next one begins on a connection that is not answered any more.
     server.set_behavior(HttpBehavior { requests_per_connection: Some(2), hangs: true, ..HttpBehavior::default() });
     for _ in 0..3 {
@@ -139,16 +139,16 @@ fn an_unknown_authority_is_not_trusted_and_an_invalid_file_is_an_error() {
     let (mut pair, _server) = served(true);
     let other = pair.git.dir.join("other");
     certificates::write(&other, &[]).unwrap();
-    pair.upstream.ca = Some(other.join("ca.pem"));
+    pair.upstream.config.ca = Some(other.join("ca.pem"));
     let error = pair.try_poll().unwrap_err();
     assert_eq!((error.step(), error.kind()), ("connect", "trust"));
     assert!(error.to_string().contains("signed by an authority that is not trusted here"), "{error}");
-    pair.upstream.ca = None;
+    pair.upstream.config.ca = None;
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust", "the authorities of the system do not know ours: {error}");
-    pair.upstream.ca = Some(other.join("ca.key"));
+    pair.upstream.config.ca = Some(other.join("ca.key"));
     assert!(pair.try_poll().unwrap_err().to_string().contains("contains no valid certificate"));
-    pair.upstream.ca = Some(other.join("none"));
+    pair.upstream.config.ca = Some(other.join("none"));
     let error = pair.try_poll().unwrap_err();
     assert!(
         matches!(error, MirrorError::Upstream(UpstreamError::File { key: "ca", .. })) && !error.may_be_damage(),
@@ -161,7 +161,7 @@ fn an_unknown_authority_is_not_trusted_and_an_invalid_file_is_an_error() {
 fn a_bearer_token_is_read_for_each_poll_and_sent_to_its_host_only() {
     let (mut pair, server) = served(true);
     server.set_behavior(HttpBehavior { authorization: Some("Bearer t0ken".to_owned()), ..HttpBehavior::default() });
-    pair.upstream.token_file = Some(password_file(&pair.git.dir, "old"));
+    pair.upstream.config.token_file = Some(password_file(&pair.git.dir, "old"));
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`token_file`") && !error.to_string().contains("old"), "{error}");
     password_file(&pair.git.dir, "t0ken");
@@ -176,7 +176,7 @@ fn a_bearer_token_is_read_for_each_poll_and_sent_to_its_host_only() {
         redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()),
         ..HttpBehavior::default()
     });
-    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    pair.upstream.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
     elsewhere.set_behavior(HttpBehavior { authorization: Some("Bearer t0ken".to_owned()), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
@@ -184,7 +184,7 @@ fn a_bearer_token_is_read_for_each_poll_and_sent_to_its_host_only() {
     let heads = elsewhere.take_requests().concat().to_ascii_lowercase();
     assert!(heads.starts_with("get") && !heads.contains("authorization"), "{heads}");
 
-    pair.upstream.url = pair.upstream.url.as_str().replace("https", "http").into();
+    pair.upstream.config.url = pair.upstream.config.url.as_str().replace("https", "http").into();
     assert!(pair.try_poll().unwrap_err().to_string().contains("use https://"));
 }
 
@@ -194,7 +194,7 @@ fn every_request_is_counted_and_a_fetch_waits_for_permission() {
     let elsewhere = SmartHttp::start(pair.git.dir.parent().unwrap(), None);
     let to = elsewhere.url("").trim_end_matches('/').to_owned();
     server.set_behavior(HttpBehavior { redirect: Some(to), ..HttpBehavior::default() });
-    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    pair.upstream.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let poll = |may_fetch: bool| {
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
         let poll = pair
@@ -217,15 +217,15 @@ fn a_client_certificate_is_shown_to_its_host_only() {
     let (mut pair, server) = served(true);
     let root = pair.git.dir.parent().unwrap().to_owned();
     let certificates = root.join("certificates");
-    pair.upstream.client_certificate = Some(certificates.join("edge-client.pem"));
-    pair.upstream.client_key = Some(certificates.join("edge-client.key"));
+    pair.upstream.config.client_certificate = Some(certificates.join("edge-client.pem"));
+    pair.upstream.config.client_key = Some(certificates.join("edge-client.key"));
     pair.follow();
     let elsewhere = SmartHttp::start_for_clients_of(&root, &certificates, &certificates.join("ca.pem"));
     server.set_behavior(HttpBehavior {
         redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()),
         ..HttpBehavior::default()
     });
-    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    pair.upstream.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("requires a client certificate"), "{error}");
     assert!(elsewhere.take_requests().is_empty());
@@ -245,7 +245,7 @@ fn a_media_type_may_have_parameters() {
             false => say(socket, &format!("application/x-git-upload-pack-result{ending}"), &refs),
         });
         let mut upstream = pair.upstream.clone();
-        upstream.url = server.url().into();
+        upstream.config.url = server.url().into();
         let poll = pair.mirror.poll(&upstream, &pair.revisions, &FetchProgress::default(), &AtomicBool::new(false));
         assert_eq!(poll.is_ok(), taken, "{ending}: {poll:?}");
     }
@@ -263,19 +263,19 @@ fn redirects_are_followed_only_as_configured() {
     assert!(error.to_string().contains("another host"), "{error}");
     assert!(elsewhere.take_requests().is_empty(), "it gets no request");
 
-    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    pair.upstream.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     pair.follow();
     assert!(!elsewhere.take_requests().is_empty());
 
     server.set_behavior(HttpBehavior { redirect: to(&server), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("too many"), "a loop ends: {error}");
-    pair.upstream.redirects = Redirects::None;
+    pair.upstream.config.redirects = Redirects::None;
     assert!(pair.try_poll().unwrap_err().to_string().contains("`none`"));
 
     // Never from https to http.
     let (mut secure, front) = served(true);
-    secure.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    secure.upstream.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     front.set_behavior(HttpBehavior { redirect: to(&elsewhere), ..HttpBehavior::default() });
     elsewhere.take_requests();
     assert!(secure.try_poll().unwrap_err().to_string().contains("from https to http"));
@@ -288,14 +288,14 @@ fn a_client_certificate_satisfies_a_server_that_requires_one() {
     let certificates = pair.git.dir.parent().unwrap().join("certificates");
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start_for_clients_of(root, &certificates, &certificates.join("ca.pem"));
-    pair.upstream.url = server.url("up%20stream/.git").into();
+    pair.upstream.config.url = server.url("up%20stream/.git").into();
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust", "{error}");
     assert!(error.to_string().contains("requires a client certificate"), "{error}");
-    pair.upstream.client_certificate = Some(certificates.join("edge-client.pem"));
-    pair.upstream.client_key = Some(certificates.join("edge-client.key"));
+    pair.upstream.config.client_certificate = Some(certificates.join("edge-client.pem"));
+    pair.upstream.config.client_key = Some(certificates.join("edge-client.key"));
     pair.follow();
-    pair.upstream.client_key = Some(certificates.join("ca.pem"));
+    pair.upstream.config.client_key = Some(certificates.join("ca.pem"));
     assert!(pair.try_poll().unwrap_err().to_string().contains("`client_key`"));
 }
 
@@ -303,12 +303,12 @@ fn a_client_certificate_satisfies_a_server_that_requires_one() {
 fn a_proxy_with_credentials_connects_to_an_https_upstream() {
     let (mut pair, server) = served(true);
     let (proxy, heads) = tunnel_proxy("Basic bWU6cHJveHktczNjcmV0");
-    pair.upstream.proxy = Some(format!("http://{proxy}").into());
+    pair.upstream.config.proxy = Some(format!("http://{proxy}").into());
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "authenticate", "{error}");
     assert!(error.to_string().contains("the proxy requires credentials"), "{error}");
-    pair.upstream.proxy_username = Some("me".to_owned());
-    pair.upstream.proxy_password_file = Some(password_file(&pair.git.dir, "proxy-s3cret"));
+    pair.upstream.config.proxy_username = Some("me".to_owned());
+    pair.upstream.config.proxy_password_file = Some(password_file(&pair.git.dir, "proxy-s3cret"));
     pair.follow();
     let heads = heads.lock().unwrap().clone();
     assert!(heads.iter().all(|head| head.starts_with(&format!("CONNECT {} ", server.address))), "{heads:?}");
@@ -341,18 +341,18 @@ fn http_errors_have_plain_messages() {
     push_and_follow(&pair);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for url in ["https://me:s3cret@", "http://", "git://"] {
-        pair.upstream.url = format!("{url}{free}/x").into();
+        pair.upstream.config.url = format!("{url}{free}/x").into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!(error.step(), "connect", "{error}");
         assert!(!format!("{error} {error:?} {:?}", pair.upstream).contains("s3cret"), "{error:?}");
     }
     for url in ["https://no-such-host.invalid/x", "git://no-such-host.invalid/x"] {
-        pair.upstream.url = url.into();
+        pair.upstream.config.url = url.into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!(error.kind(), "dns", "{error}");
     }
     for url in ["ssh://-x/y", "git@-x:y", "ftp://host/x", ""] {
-        pair.upstream.url = url.into();
+        pair.upstream.config.url = url.into();
         let error = pair.try_poll().unwrap_err();
         assert!(matches!(error, MirrorError::Upstream(UpstreamError::UnsupportedUrl { .. })), "{url}: {error}");
     }
@@ -362,17 +362,17 @@ fn http_errors_have_plain_messages() {
 fn the_git_protocol_works_and_times_out() {
     let (mut pair, _) = Pair::of_a_commit();
     let address = git_daemon(pair.git.dir.parent().unwrap().to_owned());
-    pair.upstream.url = format!("git://{address}/up%20stream").into();
-    let url = pair.upstream.url.clone();
+    pair.upstream.config.url = format!("git://{address}/up%20stream").into();
+    let url = pair.upstream.config.url.clone();
     pair.follow();
     push_and_follow(&pair);
 
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    pair.upstream.url = format!("git://{}/x", silent.local_addr().unwrap()).into();
-    pair.upstream.stall_timeout = Duration::from_millis(300);
+    pair.upstream.config.url = format!("git://{}/x", silent.local_addr().unwrap()).into();
+    pair.upstream.config.stall_timeout = Duration::from_millis(300);
     let error = pair.try_poll().unwrap_err();
     assert!(error.is_timeout() && error.step() == "list refs", "{error:?}");
-    pair.upstream.url = url;
+    pair.upstream.config.url = url;
     push_and_follow(&pair);
 }
 
@@ -385,7 +385,7 @@ fn progress_is_reported_during_a_fetch() {
     server.set_behavior(HttpBehavior { silent_after: Some(200_000), ..HttpBehavior::default() });
     let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
     let mut upstream = pair.upstream.clone();
-    upstream.stall_timeout = Duration::from_secs(3);
+    upstream.config.stall_timeout = Duration::from_secs(3);
     let (seen, done) = mpsc::channel();
     std::thread::scope(|scope| {
         let watched = progress.clone();

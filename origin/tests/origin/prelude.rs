@@ -8,6 +8,7 @@ pub(crate) use std::sync::{Arc, Mutex};
 pub(crate) use std::time::{Duration, SystemTime};
 
 pub(crate) use bytes::Bytes;
+pub(crate) use bytesize::ByteSize;
 pub(crate) use reqwest::{Method, StatusCode};
 pub(crate) use serde_json::{Value, json};
 pub(crate) use weir_git::mirror::{FetchMemory, Mirror, MirrorError, Poll};

@@ -4,8 +4,6 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
-use weir_upstream::Upstream;
-
 use crate::hostile_upstreams::{listing_with_a_new_one, mirrored};
 use crate::prelude::*;
 use crate::smart_http::tls_config;
@@ -50,9 +48,10 @@ fn silent_server(silence: Silence, first: &str) -> ScriptedServer {
 /// so longer ones follow.
 #[track_caller]
 fn ends_at(step: &str, pair: &Pair, first: &str, url: String) {
-    let mut upstream = Upstream { url: url.into(), ..pair.upstream.clone() };
+    let mut upstream = pair.upstream.clone();
+    upstream.config.url = url.into();
     let ended = [300, 3_000, 30_000].map(Duration::from_millis).into_iter().find(|silence| {
-        upstream.stall_timeout = *silence;
+        upstream.config.stall_timeout = *silence;
         let error = pair
             .mirror
             .poll(&upstream, &pair.revisions, &FetchProgress::default(), &AtomicBool::new(false))
@@ -74,14 +73,14 @@ fn silence_or_an_interrupt_ends_each_step() {
         ends_at(step, &pair, &first, server.url());
     }
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    pair.upstream.stall_timeout = Duration::from_secs(3600);
+    pair.upstream.config.stall_timeout = Duration::from_secs(3600);
     for scheme in ["http", "https", "git", "ssh"] {
         let url = format!("{scheme}://{}/x", silent.local_addr().unwrap());
         let mut upstream = pair.upstream.clone();
-        upstream.url = url.into();
+        upstream.config.url = url.into();
         let empty = pair.git.dir.join("empty");
         std::fs::write(&empty, "").unwrap();
-        (upstream.ssh_key, upstream.ssh_known_hosts) = (Some(empty.clone()), Some(empty));
+        (upstream.config.ssh_key, upstream.config.ssh_known_hosts) = (Some(empty.clone()), Some(empty));
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (pair, upstream, stop) = (&pair, &upstream, &stop);
@@ -102,7 +101,7 @@ fn silence_during_and_after_the_tls_handshake_ends() {
     let (mut pair, first) = mirrored();
     let certificates = pair.git.dir.parent().unwrap().join("certificates");
     certificates::write(&certificates, &[]).unwrap();
-    pair.upstream.ca = Some(certificates.join("ca.pem"));
+    pair.upstream.config.ca = Some(certificates.join("ca.pem"));
     let config = tls_config(&certificates, None);
     for (after, step) in [(false, "connect"), (true, "list refs")] {
         let (listener, config) = (TcpListener::bind("127.0.0.1:0").unwrap(), config.clone());
@@ -137,7 +136,7 @@ fn an_interrupt_ends_a_slow_response() {
         Ok(())
     });
     let mut upstream = pair.upstream.clone();
-    upstream.url = server.url().into();
+    upstream.config.url = server.url().into();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (pair, upstream, stop) = (&pair, &upstream, &stop);

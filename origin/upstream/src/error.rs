@@ -74,7 +74,7 @@ pub enum UpstreamError {
     Stalled {
         /// The step that waited.
         step: &'static str,
-        /// [`crate::Upstream::stall_timeout`].
+        /// [`crate::RepositoryConfig::stall_timeout`].
         after: Duration,
     },
     /// The connection failed.
@@ -162,7 +162,7 @@ pub enum UpstreamError {
         bytes: u64,
         /// The time in which they were received.
         within: Duration,
-        /// [`min_rate`](crate::Upstream::min_rate).
+        /// [`min_rate`](crate::UpstreamsConfig::min_rate).
         min_rate: u64,
     },
     /// A configured file cannot be used.

@@ -33,7 +33,7 @@ pub mod signatures;
 mod upstream;
 mod user_info;
 
-pub use config::{DefinedBy, RepositoryConfig, SignedBy, UpstreamsConfig, VerifyConfig};
+pub use config::{DEFAULT_MAX_OBJECT, DefinedBy, RepositoryConfig, SignedBy, UpstreamsConfig, VerifyConfig};
 pub use data_dir::{DataDir, DataDirError, remove_siblings, without_path};
 pub use egress_policy::{EgressPolicy, Hosts};
 pub use endpoint::{Address, Endpoint, OciAddress, OciName, Scheme, SshAddress};
@@ -47,5 +47,5 @@ pub use progress::{ActivePoll, FetchProgress, FetchSnapshot, Phase};
 pub use range::{SEMVER, VersionRange, VersionRangeError, parse_version};
 pub use redirects::Redirects;
 pub use shown::shown;
-pub use upstream::{DEFAULT_MAX_OBJECT, Upstream};
+pub use upstream::Upstream;
 pub use user_info::without_user_info;

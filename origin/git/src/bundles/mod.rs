@@ -96,7 +96,7 @@ impl MirrorHandle {
         if !is_empty && !update {
             return Ok(0);
         }
-        let header = |bundle: &Bundle| read_header(bundle, read, upstream.max_refs).map_err(BundleError::Failed);
+        let header = |bundle: &Bundle| read_header(bundle, read, upstream.limits.max_refs).map_err(BundleError::Failed);
         let mut first = 0;
         if !is_empty {
             for (number, bundle) in stored.bundles.iter().enumerate().rev() {

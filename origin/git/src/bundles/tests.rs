@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
+use weir_model::ServerClocks;
 use weir_protocol::digest::ObjectDigest;
 use weir_upstream::{FetchProgress, RepositoryConfig, UpstreamsConfig};
 
@@ -101,7 +102,7 @@ impl Hub {
             max_mirror: 1 << 30,
             max_part: self.max_part,
         };
-        node.handle.write_bundle(&request, node.upstream.max_refs, &|_| Ok(()), &RUN)
+        node.handle.write_bundle(&request, node.upstream.limits.max_refs, &|_| Ok(()), &RUN)
     }
 
     /// Writes the bundle that is due: whether it is a full one.
@@ -145,9 +146,14 @@ impl Node {
     }
 
     fn at(hub: &Hub, dir: TempDir) -> Self {
-        let upstream = UpstreamsConfig::default().upstream(&hub.upstream);
-        let handle = MirrorHandle::new(dir.path().join("mirrors/shop/0.git"), upstream.max_object);
-        Self { dir, handle, memory: FetchMemory::new(upstream.max_object, upstream.max_objects), upstream }
+        let upstream = Upstream::of(&hub.upstream, &UpstreamsConfig::default(), ServerClocks::default());
+        let handle = MirrorHandle::new(dir.path().join("mirrors/shop/0.git"), upstream.limits.max_object.as_u64());
+        Self {
+            dir,
+            handle,
+            memory: FetchMemory::new(upstream.limits.max_object.as_u64(), upstream.limits.max_objects),
+            upstream,
+        }
     }
 
     fn poll(&self) -> Result<Poll, MirrorError> {
@@ -353,7 +359,7 @@ fn a_mirror_that_is_too_large_is_not_stored() {
         max_mirror: 1000,
         max_part: 1000,
     };
-    let refused = owner.handle.write_bundle(&request, owner.upstream.max_refs, &|_| Ok(()), &RUN);
+    let refused = owner.handle.write_bundle(&request, owner.upstream.limits.max_refs, &|_| Ok(()), &RUN);
     assert!(matches!(refused, Err(BundleError::TooLarge { limit: 1000, .. })), "{refused:?}");
     assert!(hub.bundle(&owner, 0));
 }

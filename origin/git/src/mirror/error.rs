@@ -33,7 +33,7 @@ pub enum MirrorError {
         "the upstream has more refs than `[upstreams] max_refs` = {limit}: raise it, or mirror a smaller repository"
     )]
     TooManyRefs {
-        /// [`weir_upstream::Upstream::max_refs`].
+        /// [`weir_upstream::UpstreamsConfig::max_refs`].
         limit: usize,
     },
     /// The upstream sends a pack that is too large.
@@ -41,7 +41,7 @@ pub enum MirrorError {
         "the upstream sends a pack of more than `[upstreams] max_pack` = {limit} bytes: raise it to mirror the repository"
     )]
     PackTooLarge {
-        /// [`weir_upstream::Upstream::max_pack`].
+        /// [`weir_upstream::UpstreamsConfig::max_pack`].
         limit: u64,
     },
     /// The fetch would make the mirror too large.
@@ -49,7 +49,7 @@ pub enum MirrorError {
         "the mirror would have more than `[upstreams] max_mirror` = {limit} bytes: raise it if the repository is that large; remains of forced pushes are removed later"
     )]
     MirrorTooLarge {
-        /// [`weir_upstream::Upstream::max_mirror`].
+        /// [`weir_upstream::UpstreamsConfig::max_mirror`].
         limit: u64,
     },
     /// The upstream sends an object that is too large.
@@ -57,7 +57,7 @@ pub enum MirrorError {
         "the upstream sends an object of more than `[upstreams] max_object` = {limit} bytes: raise it to mirror the repository"
     )]
     ObjectTooLarge {
-        /// [`weir_upstream::Upstream::max_object`].
+        /// [`weir_upstream::UpstreamsConfig::max_object`].
         limit: u64,
     },
     /// The upstream sends a pack with too many objects.
@@ -67,7 +67,7 @@ pub enum MirrorError {
     TooManyObjects {
         /// The number of objects.
         objects: usize,
-        /// [`weir_upstream::Upstream::max_objects`].
+        /// [`weir_upstream::UpstreamsConfig::max_objects`].
         limit: usize,
     },
     /// The deltas of an object exceed the memory to read it.
@@ -75,7 +75,7 @@ pub enum MirrorError {
         "the upstream sends deltas of one object with more than {limit} bytes in total, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::limits::DELTA_CHAIN_FACTOR
     )]
     DeltasTooLarge {
-        /// A multiple of [`weir_upstream::Upstream::max_object`].
+        /// A multiple of [`weir_upstream::UpstreamsConfig::max_object`].
         limit: u64,
     },
     /// The check that all reachable objects exist ran out of memory.
@@ -83,7 +83,7 @@ pub enum MirrorError {
         "checking the received objects takes too much memory for `[upstreams] max_object` = {limit}, which permits {times} times that: raise it to mirror the repository", times = super::limits::OBJECTS_IN_MEMORY
     )]
     CheckTooLarge {
-        /// [`super::Upstream::max_object`].
+        /// [`weir_upstream::UpstreamsConfig::max_object`].
         limit: u64,
     },
     /// The upstream lists a ref without sending its object.

@@ -146,8 +146,8 @@ impl Fetch<'_> {
     /// Connects with the transport of the URL's scheme, and runs the poll.
     fn connect(&self) -> Result<Poll, MirrorError> {
         let upstream = self.session.upstream;
-        let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
-        match upstream.url.address().map_err(unsupported)? {
+        let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.config.url.to_string(), reason };
+        match upstream.config.url.address().map_err(unsupported)? {
             Address::Http(url) => self.run(http::transport(self.session, url)?),
             Address::Oci(_) => Err(unsupported("registries have no repositories of Git").into()),
             Address::Git { host, port, path } => {
@@ -217,7 +217,7 @@ impl Fetch<'_> {
         let opened = ProtocolSession::open(transport, &further_refs(self.revisions), self.progress);
         let mut protocol = opened.map_err(|error| self.classify(&error))?;
         let is_followed = |name: &BString| follows(self.revisions, name.as_bstr());
-        let (advertised, unusable) = listing::select(protocol.refs(), upstream.max_refs, is_followed)?;
+        let (advertised, unusable) = listing::select(protocol.refs(), upstream.limits.max_refs, is_followed)?;
         let mirrored = refs::mirrored(self.repo)?;
         if advertised.is_empty() && unusable.is_empty() {
             return Err(match mirrored.len() {

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 
 use weir_upstream::http::UpstreamSession;
-use weir_upstream::{Upstream, UpstreamError};
+use weir_upstream::{Upstream, UpstreamError, UpstreamsConfig};
 
 use super::limits::{BYTES_BEFORE_PACK, BYTES_PER_REF, LISTING_OVERHEAD};
 use super::server_words::ServerWords;
@@ -82,7 +82,7 @@ impl<'a> GitSession<'a> {
         self.words.borrow_mut().received(bytes);
         let received = self.received.get() + bytes.len() as u64;
         self.received.set(received);
-        let max_refs = self.upstream.max_refs;
+        let max_refs = self.upstream.limits.max_refs;
         match &*self.fetch.borrow() {
             None if received > LISTING_OVERHEAD + max_refs as u64 * BYTES_PER_REF => {
                 Err(MirrorError::TooManyRefs { limit: max_refs })
@@ -105,28 +105,28 @@ impl<'a> GitSession<'a> {
     pub(super) fn check_pack_and_index(&self, pack: u64, index: u64) -> Result<(), MirrorError> {
         self.check_pack(pack)?;
         if pack.saturating_add(index) > self.mirror_bytes_left() {
-            return Err(MirrorError::MirrorTooLarge { limit: self.upstream.max_mirror });
+            return Err(MirrorError::MirrorTooLarge { limit: self.upstream.limits.max_mirror.as_u64() });
         }
         Ok(())
     }
 
     /// The largest pack that may be received, in bytes.
     pub(super) fn max_pack_bytes(&self) -> u64 {
-        self.upstream.max_pack.min(self.mirror_bytes_left())
+        self.upstream.limits.max_pack.as_u64().min(self.mirror_bytes_left())
     }
 
     fn mirror_bytes_left(&self) -> u64 {
         let mirrored = self.fetch.borrow().as_ref().map_or(0, |fetch| fetch.mirrored);
-        self.upstream.max_mirror.saturating_sub(mirrored)
+        self.upstream.limits.max_mirror.as_u64().saturating_sub(mirrored)
     }
 
     /// The error for a larger pack.
     pub(super) fn too_large(&self) -> MirrorError {
-        let Upstream { max_pack, max_mirror, .. } = *self.upstream;
-        if max_pack <= self.mirror_bytes_left() {
-            MirrorError::PackTooLarge { limit: max_pack }
+        let UpstreamsConfig { max_pack, max_mirror, .. } = self.upstream.limits;
+        if max_pack.as_u64() <= self.mirror_bytes_left() {
+            MirrorError::PackTooLarge { limit: max_pack.as_u64() }
         } else {
-            MirrorError::MirrorTooLarge { limit: max_mirror }
+            MirrorError::MirrorTooLarge { limit: max_mirror.as_u64() }
         }
     }
 
@@ -146,6 +146,8 @@ impl<'a> GitSession<'a> {
 
 #[cfg(test)]
 mod tests {
+    use bytesize::ByteSize;
+
     use super::*;
 
     fn session(upstream: &Upstream, work: impl FnOnce(&GitSession)) {
@@ -156,7 +158,8 @@ mod tests {
     #[test]
     fn a_listing_and_a_pack_have_separate_limits() {
         let mut upstream = Upstream::new("git://host/x");
-        (upstream.max_refs, upstream.max_pack, upstream.max_mirror) = (10, 1000, 5000);
+        (upstream.limits.max_refs, upstream.limits.max_pack, upstream.limits.max_mirror) =
+            (10, ByteSize(1000), ByteSize(5000));
         session(&upstream, |session| {
             let listing = usize::try_from(LISTING_OVERHEAD + 10 * BYTES_PER_REF).unwrap();
             session.received(&vec![b'0'; listing]).unwrap();

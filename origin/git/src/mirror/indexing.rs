@@ -16,7 +16,7 @@ use gix::progress::{Count, NestedProgress, Progress};
 
 use super::git_progress::{GixProgress, RECEIVED_OBJECTS};
 use super::git_session::GitSession;
-use super::{FetchProgress, MirrorError, Upstream, limits, memory_estimate};
+use super::{FetchProgress, MirrorError, limits, memory_estimate};
 
 /// The size of a read.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -47,7 +47,7 @@ impl Read for PackReader<'_> {
         self.progress.received(read);
         if let Some(mut copy) = self.copy {
             copy.write_all(&into[..read]).map_err(|error| session.record(MirrorError::local("be written")(error)))?;
-            let limit = session.upstream.max_object;
+            let limit = session.upstream.limits.max_object.as_u64();
             if self.since_entry.get() > limit.saturating_add(limit / 64 + limits::ENTRY_OVERHEAD) {
                 return Err(session.record(MirrorError::ObjectTooLarge { limit }));
             }
@@ -67,7 +67,8 @@ pub(super) fn index(
     reserve: &dyn Fn(usize) -> Result<(), MirrorError>,
 ) -> gix::Result<Option<ObjectId>> {
     let (session, since_entry) = (reader.session, reader.since_entry);
-    let Upstream { max_object, max_objects: limit, .. } = *session.upstream;
+    let of_upstream = &session.upstream.limits;
+    let (max_object, limit) = (of_upstream.max_object.as_u64(), of_upstream.max_objects);
     let mut progress = GixProgress::new(reader.progress);
     let mut shown = progress.add_child_with_id("objects", RECEIVED_OBJECTS);
     let pack = BufReader::with_capacity(BUFFER_BYTES, reader);
@@ -141,6 +142,9 @@ mod tests {
 
     use tempfile::NamedTempFile;
 
+    use bytesize::ByteSize;
+    use weir_upstream::Upstream;
+
     use super::*;
 
     const SIZE: u8 = 100;
@@ -186,7 +190,7 @@ mod tests {
     /// The name of a pack that gix can index, or the error.
     fn indexed(pack: &mut dyn BufRead, interrupt: &AtomicBool) -> Result<Option<ObjectId>, MirrorError> {
         let mut upstream = Upstream::new("git://host/x");
-        upstream.max_object = SIZE.into();
+        upstream.limits.max_object = ByteSize(SIZE.into());
         let (session, progress) = (&GitSession::new(&upstream, interrupt).unwrap(), &FetchProgress::default());
         let (copy, since_entry) = (NamedTempFile::new().unwrap(), &Cell::new(0));
         let copied = Some(copy.as_file());

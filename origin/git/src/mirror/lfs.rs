@@ -49,7 +49,7 @@ impl LfsFetch<'_> {
     /// An error that concerns all objects. If it occurred with one object, `on_result` was called with it too.
     pub fn run(&self, files: &[LfsFile]) -> Result<(), LfsError> {
         let (upstream, objects) = (self.upstream, self.objects);
-        let (limit, mut missing) = (upstream.max_lfs_object, Vec::new());
+        let (limit, mut missing) = (upstream.limits.max_lfs_object.as_u64(), Vec::new());
         for file in files.iter().filter(|file| !objects.contains(&file.pointer)) {
             if file.pointer.size > limit {
                 let error = LfsError::TooLarge { path: file.path.clone(), size: file.pointer.size, limit };
@@ -61,7 +61,8 @@ impl LfsFetch<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let batch_url = batch_url(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.url.to_string() })?;
+        let batch_url =
+            batch_url(&upstream.config.url).ok_or_else(|| LfsError::NoApi { url: upstream.config.url.to_string() })?;
         let session = UpstreamSession::new(upstream, "lfs", self.interrupt).map_err(LfsError::Api)?;
         let client = Client::new(&session, USER_AGENT).map_err(LfsError::Api)?;
         let run = Run { fetch: self, client, batch_url, consecutive_failures: Cell::new(0) };
@@ -169,8 +170,9 @@ impl Run<'_> {
             }
             other => failed(other),
         })?;
-        let Upstream { min_rate, stall_timeout, .. } = *self.fetch.upstream;
-        let mut min = MinRate::new(min_rate, stall_timeout, Instant::now());
+        let Upstream { config, limits, .. } = self.fetch.upstream;
+        let min_rate = limits.min_rate.as_u64();
+        let mut min = MinRate::new(min_rate, config.stall_timeout, Instant::now());
         loop {
             let bytes = self.client.next_chunk(&mut response).map_err(failed)?;
             if bytes.is_empty() {

@@ -1,5 +1,5 @@
 //! Limits on what a hostile upstream may send. The configured ones are fields of
-//! [`Upstream`](weir_upstream::Upstream), the fixed ones are the constants of this module.
+//! [`UpstreamsConfig`](weir_upstream::UpstreamsConfig), the fixed ones are the constants of this module.
 //!
 //! | what | limit | checked in | error |
 //! |---|---|---|---|

@@ -42,7 +42,7 @@ pub(super) fn check_pack(
     offset_of: impl Fn(ObjectId) -> Option<u64>,
     session: &GitSession,
 ) -> gix::Result<Result<MemoryEstimate, MirrorError>> {
-    let max_object = session.upstream.max_object;
+    let max_object = session.upstream.limits.max_object.as_u64();
     let max_chain = max_delta_chain(max_object);
     let index_of = |offset: u64| {
         let index = offsets.binary_search(&offset);

@@ -176,7 +176,7 @@ impl Mirror {
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
-        let memory = FetchMemory::new(upstream.max_object, upstream.max_objects);
+        let memory = FetchMemory::new(upstream.limits.max_object.as_u64(), upstream.limits.max_objects);
         let poll = self.poll_with(upstream, revisions, progress, &memory, interrupt, &|| true)?;
         self.left_out().into_iter().next().map_or(Ok(poll), |(_, error)| Err(error))
     }

@@ -100,7 +100,7 @@ impl<'a> Quarantine<'a> {
 
     /// Waits for memory for this many objects.
     fn reserve_memory(&self, objects: usize) -> Result<(), MirrorError> {
-        let host = self.session.upstream.url.host().unwrap_or_default();
+        let host = self.session.upstream.config.url.host().unwrap_or_default();
         let wait = || {
             self.progress.waiting_for_memory();
             self.session.network.check_interrupt().map_err(MirrorError::from)
@@ -124,7 +124,7 @@ impl<'a> Quarantine<'a> {
         let output = String::from_utf8_lossy(&result.output);
         let name = output.lines().next().and_then(|line| line.strip_prefix("pack\t"));
         let Some(name) = name.filter(|_| result.code == Some(0)) else {
-            let limit = self.session.upstream.max_object;
+            let limit = self.session.upstream.limits.max_object.as_u64();
             return Err(self.record(self.classify(&result, MirrorError::ObjectTooLarge { limit })));
         };
         self.check_indexed(&self.dir.path().join(format!("pack/pack-{name}.pack")))
@@ -135,7 +135,7 @@ impl<'a> Quarantine<'a> {
         let hash = self.repo.object_hash();
         let (pack, index) =
             (pack::data::File::at(path, hash)?, pack::index::File::at(path.with_extension("idx"), hash)?);
-        let (objects, limit) = (index.num_objects() as usize, self.session.upstream.max_objects);
+        let (objects, limit) = (index.num_objects() as usize, self.session.upstream.limits.max_objects);
         if objects > limit {
             return Err(self.record(MirrorError::TooManyObjects { objects, limit }));
         }
@@ -150,7 +150,8 @@ impl<'a> Quarantine<'a> {
         let mut repo = self.repo.clone();
         let options = Options {
             slots: SLOTS,
-            alloc_limit_bytes: usize::try_from(limits::object_memory(self.session.upstream.max_object)).ok(),
+            alloc_limit_bytes: usize::try_from(limits::object_memory(self.session.upstream.limits.max_object.as_u64()))
+                .ok(),
             ..Options::default()
         };
         let objects = gix::odb::at_opts(self.dir.path(), repo.object_hash(), None, options);
@@ -170,7 +171,7 @@ impl<'a> Quarantine<'a> {
         let command = git_program::check_connectivity(self.repo.git_dir(), self.dir.path(), bounds);
         let result = self.run(command, &mut tips.as_bytes())?;
         if result.code != Some(0) {
-            let limit = self.session.upstream.max_object;
+            let limit = self.session.upstream.limits.max_object.as_u64();
             return Err(self.record(self.classify(&result, MirrorError::CheckTooLarge { limit })));
         }
         self.migrate().map_err(|error| self.record(MirrorError::local("migrate the fetched objects")(error)))
@@ -193,7 +194,7 @@ impl<'a> Quarantine<'a> {
     fn memory_limit(&self, objects: u64) -> Result<u64, MirrorError> {
         let measured = |objects: &Path| size::index_bytes(objects).map_err(MirrorError::local("be measured"));
         let indices = measured(self.repo.objects.store_ref().path())? + measured(self.dir.path())?;
-        Ok(limits::address_space(indices, objects, self.session.upstream.max_object))
+        Ok(limits::address_space(indices, objects, self.session.upstream.limits.max_object.as_u64()))
     }
 
     /// Passes input to a program, and waits for its end.

@@ -41,9 +41,9 @@ impl ArtifactSource {
         let bounds = Bounds {
             max_archive: chosen.blob.max_bytes,
             max_archive_key: chosen.blob.max_bytes_key,
-            max_unpacked: upstream.max_unpacked,
+            max_unpacked: upstream.limits.max_unpacked.as_u64(),
             max_file: self.shared.limits.max_file_bytes,
-            max_spools: upstream.max_mirror,
+            max_spools: upstream.limits.max_mirror.as_u64(),
         };
         let downloaded = self.spools.temporary().map_err(|error| BodyError::Write(without_path(&error)));
         let downloaded =

@@ -83,7 +83,7 @@ fn list_charts(
     charts: &[Chart],
     progress: &FetchProgress,
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
-    let max_bytes = client.session().upstream.max_chart;
+    let max_bytes = client.session().upstream.limits.max_chart.as_u64();
     let found = charts.iter().zip(index.list(client, charts, progress)?);
     let chosen = |(chart, release): (&Chart, Result<Release, String>)| match release {
         Ok(release) => Ok(choose_chart(chart, release, max_bytes)),
@@ -118,7 +118,7 @@ fn list_charts_of_registry(
     tokens: &Tokens,
     charts: &[Chart],
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
-    let (max_bytes, url) = (client.session().upstream.max_chart, &client.upstream_url);
+    let (max_bytes, url) = (client.session().upstream.limits.max_chart.as_u64(), &client.upstream_url);
     let registry = Registry::new(client, tokens, url.clone());
     let found = of_registry.list(&registry, &address(client)?, charts)?;
     let chosen = |(chart, found): (&Chart, Result<ChartVersion, _>)| match found {
@@ -134,7 +134,7 @@ fn list_charts_of_registry(
 }
 
 fn address(client: &Client<'_>) -> Result<OciAddress, UpstreamError> {
-    let url = &client.session().upstream.url;
+    let url = &client.session().upstream.config.url;
     let invalid = |reason| UpstreamError::UnsupportedUrl { url: url.to_string(), reason };
     match url.address().map_err(invalid)? {
         Address::Oci(address) => Ok(address.clone()),
@@ -149,10 +149,11 @@ fn list_artifacts(
     refs: &[&ArtifactRef],
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
     let upstream = client.session().upstream;
-    let invalid = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+    let invalid = |reason| UpstreamError::UnsupportedUrl { url: upstream.config.url.to_string(), reason };
     let name = address(client)?.repository(None).map_err(invalid)?;
     let registry = Registry::new(client, tokens, client.upstream_url.clone());
-    let selector = Selector { layer: upstream.layer.clone(), platform: upstream.platform.clone() };
+    let RepositoryConfig { layer, platform, .. } = &upstream.config;
+    let selector = Selector { layer: layer.clone().unwrap_or_default(), platform: platform.clone() };
     let found = artifacts.list(&registry, &name, refs, &selector)?;
     let chosen = |artifact: Result<Artifact, _>| match artifact {
         Ok(artifact) => choose_artifact(artifact, &name, client),
@@ -162,7 +163,7 @@ fn list_artifacts(
 }
 
 fn choose_artifact(artifact: Artifact, name: &OciName, client: &Client<'_>) -> Result<Chosen, ServiceFailure> {
-    let (max_bytes, max_bytes_key) = (client.session().upstream.max_artifact, "max_artifact");
+    let (max_bytes, max_bytes_key) = (client.session().upstream.limits.max_artifact.as_u64(), "max_artifact");
     let Artifact { label, tag, named, manifest, layer: sha256, size, layout } = artifact;
     let at = Location::Blob { registry: client.upstream_url.clone(), name: name.clone(), sha256 };
     within_limit(Chosen {

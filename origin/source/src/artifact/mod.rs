@@ -55,8 +55,7 @@ impl ArtifactSource {
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
         let _active = request.progress.start();
         self.state().poll_started();
-        let clocks = self.shared.clocks.clone();
-        let upstream = Upstream { clocks, ..self.shared.upstreams.upstream(request.config) };
+        let upstream = Upstream::of(request.config, &self.shared.upstreams, self.shared.clocks.clone());
         let session = UpstreamSession::new(&upstream, "list", stop)?;
         let polled = self.poll_with(&session, request);
         request.progress.count_requests(session.requests());

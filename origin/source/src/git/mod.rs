@@ -61,7 +61,7 @@ impl GitSource {
 
     /// The upstream with the current settings.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
-        Upstream { clocks: self.shared.clocks.clone(), ..self.shared.upstreams.upstream(config) }
+        Upstream::of(config, &self.shared.upstreams, self.shared.clocks.clone())
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {

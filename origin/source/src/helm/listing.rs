@@ -48,7 +48,7 @@ impl HelmIndex {
         let before = known.map(|listed| &listed.validators);
         if let Some((url, response)) = client.get_if_changed(index_url(&client.upstream_url), before)? {
             let validators = Validators::of(&url, &response);
-            let max_index = client.session().upstream.max_index;
+            let max_index = client.session().upstream.limits.max_index.as_u64();
             let mut body = Body::new(client, response, max_index);
             let read = index::read(Shown { body: &mut body, progress }, charts);
             body.finish().map_err(|error| failure(error, max_index))?;
@@ -136,6 +136,7 @@ fn failure(error: BodyError, limit: u64) -> UpstreamError {
 
 #[cfg(test)]
 mod tests {
+    use bytesize::ByteSize;
     use weir_upstream::Upstream;
     use weir_upstream::http::test_server::{NOT_MODIFIED, response, server, with_client};
 
@@ -212,7 +213,9 @@ mod tests {
             NOT_MODIFIED.to_owned(),
         ]);
         let (listing, charts) = (listing(), charts(&[("shop", "HEAD")]));
-        with_client(&Upstream { max_index: 1000, ..Upstream::new(url.as_str()) }, |client| {
+        let mut upstream = Upstream::new(url.as_str());
+        upstream.limits.max_index = ByteSize(1000);
+        with_client(&upstream, |client| {
             let list = || {
                 listing
                     .list(client, &charts, &FetchProgress::default())

@@ -144,7 +144,7 @@ impl<'a> Registry<'a> {
 
     /// All tags of a repository, as the registry sorts them. What cannot be a tag is left out.
     pub(crate) fn tags(&self, name: &OciName) -> Result<Vec<String>, RegistryError> {
-        let max_tags = self.client.session().upstream.max_tags;
+        let max_tags = self.client.session().upstream.limits.max_tags;
         let max_page = (MAX_BYTES_PER_TAG * max_tags as u64).clamp(MAX_MANIFEST_BYTES, MAX_PAGE_BYTES);
         let invalid = |cause| RegistryError::from(UpstreamError::InvalidList { name: "tags/list", cause });
         let mut page = self.url_of(name, &["tags", "list"]);
@@ -289,7 +289,7 @@ impl<'a> Registry<'a> {
             headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
             self.client.send_as(method, url, headers, None)
         };
-        if is_own && self.client.session().upstream.token_file.is_some() {
+        if is_own && self.client.session().upstream.config.token_file.is_some() {
             // The token is for the registry itself.
             let response = send(credentials.cloned())?;
             if response.status() == StatusCode::UNAUTHORIZED {

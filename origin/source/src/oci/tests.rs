@@ -19,18 +19,20 @@ fn with_registry<T>(
     responses: Vec<String>,
     work: impl FnOnce(&Registry<'_>, &OciName, &Receiver<String>) -> T,
 ) -> T {
-    with_registry_of(Upstream { max_tags, ..Upstream::new("") }, responses, work)
+    let mut upstream = Upstream::new("");
+    upstream.limits.max_tags = max_tags;
+    with_registry_of(upstream, responses, work)
 }
 
 /// The same, with this configuration but for its URL.
 fn with_registry_of<T>(
-    upstream: Upstream,
+    mut upstream: Upstream,
     responses: Vec<String>,
     work: impl FnOnce(&Registry<'_>, &OciName, &Receiver<String>) -> T,
 ) -> T {
     let (url, requests) = server(responses);
     let tokens = Tokens::new(IntCounter::new("tokens", "tokens").unwrap());
-    let upstream = Upstream { url: url.to_string().into(), ..upstream };
+    upstream.config.url = url.to_string().into();
     with_client(&upstream, |client| {
         let registry = Registry::new(client, &tokens, url.join("/").unwrap());
         work(&registry, &"acme/shop".parse().unwrap(), &requests)
@@ -246,8 +248,9 @@ fn storage_receives_no_credentials() {
     });
     let (storage, _requests) = server(vec![response("403 x", "", ""), response("503 x", "retry-after: 7\r\n", "")]);
     let moved = response("307 x", &format!("location: {storage}?signature=s3cret\r\n"), "");
-    let hosts = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
-    with_registry_of(Upstream { redirects: hosts, ..Upstream::new("") }, vec![moved; 2], |registry, name, _| {
+    let mut upstream = Upstream::new("");
+    upstream.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    with_registry_of(upstream, vec![moved; 2], |registry, name, _| {
         let shown = message(registry.small_blob(name, &digest, 5));
         assert!(shown.contains("is stored at the host `127.0.0.1`, which answered 403"), "{shown}");
         assert!(!shown.contains("s3cret"), "{shown}");

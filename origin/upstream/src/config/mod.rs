@@ -6,5 +6,5 @@ mod upstreams;
 mod verify;
 
 pub use repository::{DefinedBy, RepositoryConfig};
-pub use upstreams::UpstreamsConfig;
+pub use upstreams::{DEFAULT_MAX_OBJECT, UpstreamsConfig};
 pub use verify::{SignedBy, VerifyConfig};

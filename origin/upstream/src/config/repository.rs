@@ -8,7 +8,7 @@ use weir_protocol::name::RepositoryName;
 use weir_runtime::config::{self, duration};
 
 use super::verify::VerifyConfig;
-use crate::{Endpoint, LayerSelector, PlatformName, Redirects, SourceKind, Upstream};
+use crate::{Endpoint, LayerSelector, PlatformName, Redirects, SourceKind};
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
 const DEFAULT_MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -186,34 +186,21 @@ impl RepositoryConfig {
         }
     }
 
-    /// The upstream, with default limits.
-    pub(super) fn upstream(&self) -> Upstream {
-        Upstream {
-            insecure: self.insecure,
-            layer: self.layer.clone().unwrap_or_default(),
-            platform: self.platform.clone(),
-            ca: self.ca.clone(),
-            username: self.username.clone(),
-            password_file: self.password_file.clone(),
-            token_file: self.token_file.clone(),
-            client_certificate: self.client_certificate.clone(),
-            client_key: self.client_key.clone(),
-            proxy: self.proxy.clone(),
-            proxy_username: self.proxy_username.clone(),
-            proxy_password_file: self.proxy_password_file.clone(),
-            redirects: self.redirects.clone(),
-            ssh_key: self.ssh_key.clone(),
-            ssh_known_hosts: self.ssh_known_hosts.clone(),
-            stall_timeout: self.stall_timeout,
-            ..Upstream::new(self.url.clone())
-        }
-    }
-
     /// Whether the upstream and its credentials are the same, so that a running poll may continue. Intervals, timeouts and the
     /// policy may differ.
     pub fn has_same_upstream(&self, other: &Self) -> bool {
-        let upstream = |config: &Self| Upstream { stall_timeout: Duration::ZERO, ..config.upstream() };
-        self.defined_by == other.defined_by && self.kind == other.kind && upstream(self) == upstream(other)
+        let upstream = |config: &Self| Self {
+            layer: Some(config.layer.clone().unwrap_or_default()),
+            poll_interval: Duration::ZERO,
+            min_poll_interval: Duration::ZERO,
+            webhook_secret_files: Vec::new(),
+            stall_timeout: Duration::ZERO,
+            poll_timeout: Duration::ZERO,
+            build_timeout: Duration::ZERO,
+            verify: None,
+            ..config.clone()
+        };
+        upstream(self) == upstream(other)
     }
 
     /// The named files, each with its key.

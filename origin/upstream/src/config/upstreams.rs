@@ -1,19 +1,15 @@
 //! `[upstreams]`: which upstreams are allowed, how much is fetched from each, and the egress policy by author.
 
-use std::sync::Arc;
-
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_model::ValidationError;
 use weir_runtime::config;
 
 use super::{DefinedBy, RepositoryConfig};
-use crate::upstream::{
-    DEFAULT_MAX_ARTIFACT, DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR,
-    DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_TAGS,
-    DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE,
-};
-use crate::{EgressPolicy, Endpoint, Hosts, Upstream};
+use crate::{EgressPolicy, Endpoint, Hosts};
+
+/// The default of [`UpstreamsConfig::max_object`], in bytes: more than hosting services accept.
+pub const DEFAULT_MAX_OBJECT: u64 = 256 << 20;
 
 /// Which upstreams are allowed, and how much is fetched from each.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -66,43 +62,26 @@ impl Default for UpstreamsConfig {
         Self {
             hosts: Hosts::default(),
             private_addresses: false,
-            max_refs: DEFAULT_MAX_REFS,
-            max_pack: ByteSize(DEFAULT_MAX_PACK),
-            max_mirror: ByteSize(DEFAULT_MAX_MIRROR),
+            max_refs: 100_000,
+            max_pack: ByteSize::gib(16),
+            max_mirror: ByteSize::gib(32),
             max_object: ByteSize(DEFAULT_MAX_OBJECT),
-            max_objects: DEFAULT_MAX_OBJECTS,
-            max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
-            max_index: ByteSize(DEFAULT_MAX_INDEX),
-            max_chart: ByteSize(DEFAULT_MAX_CHART),
-            max_artifact: ByteSize(DEFAULT_MAX_ARTIFACT),
-            max_tags: DEFAULT_MAX_TAGS,
-            max_unpacked: ByteSize(DEFAULT_MAX_UNPACKED),
-            min_rate: ByteSize(DEFAULT_MIN_RATE),
+            // Twice as many as Linux has.
+            max_objects: 20_000_000,
+            max_lfs_object: ByteSize::gib(2),
+            // As Helm's and Flux's own.
+            max_index: ByteSize::mib(50),
+            // As Flux's own.
+            max_chart: ByteSize::mib(10),
+            max_artifact: ByteSize::mib(256),
+            max_tags: 10_000,
+            max_unpacked: ByteSize::mib(512),
+            min_rate: ByteSize::kib(1),
         }
     }
 }
 
 impl UpstreamsConfig {
-    /// A repository's upstream, with these limits.
-    pub fn upstream(&self, repository: &RepositoryConfig) -> Upstream {
-        Upstream {
-            egress: Arc::new(self.egress_policy(repository.defined_by)),
-            max_refs: self.max_refs,
-            max_pack: self.max_pack.as_u64(),
-            max_mirror: self.max_mirror.as_u64(),
-            max_object: self.max_object.as_u64(),
-            max_objects: self.max_objects,
-            max_lfs_object: self.max_lfs_object.as_u64(),
-            max_index: self.max_index.as_u64(),
-            max_chart: self.max_chart.as_u64(),
-            max_artifact: self.max_artifact.as_u64(),
-            max_tags: self.max_tags,
-            max_unpacked: self.max_unpacked.as_u64(),
-            min_rate: self.min_rate.as_u64(),
-            ..repository.upstream()
-        }
-    }
-
     /// The errors of a repository's URL and proxy, as far as their host names show them; a poll checks the addresses too. Each
     /// error names the key of `[upstreams]`.
     pub fn errors(&self, repository: &RepositoryConfig) -> Vec<ValidationError> {
@@ -119,7 +98,7 @@ impl UpstreamsConfig {
         errors
     }
 
-    fn egress_policy(&self, defined_by: DefinedBy) -> EgressPolicy {
+    pub(crate) fn egress_policy(&self, defined_by: DefinedBy) -> EgressPolicy {
         let public_only = defined_by == DefinedBy::Api && !self.private_addresses;
         EgressPolicy { hosts: self.hosts.clone(), public_only, ..EgressPolicy::default() }
     }
@@ -193,8 +172,8 @@ mod tests {
         assert_eq!(upstreams.errors(&proxied("https://h/x")), []);
         let proxied = RepositoryConfig { defined_by: DefinedBy::Api, ..proxied("https://h/x") };
         assert_eq!(upstreams.errors(&proxied)[0].field, "proxy");
-        assert!(upstreams.upstream(&by_operator("https://h/x")).egress.public_only);
-        assert!(!upstreams.upstream(&repository("https://h/x")).egress.public_only);
+        assert!(upstreams.egress_policy(DefinedBy::Api).public_only);
+        assert!(!upstreams.egress_policy(DefinedBy::File).public_only);
         upstreams.private_addresses = true;
         assert_eq!(upstreams.errors(&by_operator("https://10.0.0.1/x")), []);
     }

@@ -40,8 +40,8 @@ pub enum BodyError {
 impl<'c, 's> Body<'c, 's> {
     /// At most `max_bytes` of a response are read.
     pub fn new(client: &'c Client<'s>, response: Response, max_bytes: u64) -> Self {
-        let Upstream { min_rate, stall_timeout, .. } = *client.session().upstream;
-        let rate = MinRate::new(min_rate, stall_timeout, Instant::now());
+        let Upstream { config, limits, .. } = client.session().upstream;
+        let rate = MinRate::new(limits.min_rate.as_u64(), config.stall_timeout, Instant::now());
         let (chunk, digest) = (Bytes::new(), Context::new(&SHA256));
         Self { client, response, chunk, left: max_bytes, rate, digest, failure: None }
     }
@@ -86,7 +86,8 @@ impl<'c, 's> Body<'c, 's> {
         self.left = self.left.checked_sub(chunk.len() as u64).ok_or(BodyError::TooLarge)?;
         self.digest.update(&chunk);
         self.rate.received(chunk.len(), Instant::now()).map_err(|slow| {
-            let (step, min_rate) = (self.client.session().step(), self.client.session().upstream.min_rate);
+            let (step, min_rate) =
+                (self.client.session().step(), self.client.session().upstream.limits.min_rate.as_u64());
             BodyError::Upstream(UpstreamError::TooSlow { step, bytes: slow.bytes, within: slow.within, min_rate })
         })?;
         Ok(chunk)

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 
+use super::super::config::RepositoryConfig;
 use super::super::egress_policy::EgressPolicy;
 use super::super::error::{Server, UpstreamError};
 use super::super::secret;
@@ -42,16 +43,16 @@ impl<'a> Client<'a> {
     /// Reads the files of the upstream's credentials and certificates.
     pub fn new(session: &'a UpstreamSession<'a>, user_agent: &'static str) -> Result<Self, UpstreamError> {
         let upstream = session.upstream;
-        let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+        let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.config.url.to_string(), reason };
         let upstream_url = upstream.http_url().map_err(unsupported)?;
         upstream.egress.check_host(upstream_url.host_str().unwrap_or_default())?;
-        let authorization = authorization(upstream)?;
+        let authorization = authorization(&upstream.config)?;
         if authorization.is_some() && upstream_url.scheme() != "https" {
             let reason = "credentials are not sent over http://, where others can read them: use https://";
             return Err(UpstreamError::Authenticate(reason.to_owned()));
         }
         let http = clients::for_upstream(upstream, session.connect_timeout())?;
-        let external_policy = Arc::new(upstream.egress.for_other_hosts(upstream.redirects.hosts()));
+        let external_policy = Arc::new(upstream.egress.for_other_hosts(upstream.config.redirects.hosts()));
         let external = OnceCell::new();
         Ok(Self { session, http, external, external_policy, upstream_url, authorization, user_agent })
     }
@@ -173,8 +174,8 @@ impl<'a> Client<'a> {
 
     /// A proxy resolves host names itself, so the egress policy is applied to them here.
     fn check_proxied_address(&self, url: &Url) -> Result<(), UpstreamError> {
-        let Upstream { proxy, egress, .. } = self.session.upstream;
-        if proxy.is_none() {
+        let Upstream { config, egress, .. } = self.session.upstream;
+        if config.proxy.is_none() {
             return Ok(());
         }
         let egress = if redirects::same_host(&self.upstream_url, url) { egress } else { &self.external_policy };
@@ -196,8 +197,8 @@ impl<'a> Client<'a> {
 
     /// The target of a redirect, if it may be followed.
     pub fn redirected(&self, from: &Url, response: &Response) -> Result<Url, UpstreamError> {
-        let Upstream { redirects, egress, .. } = self.session.upstream;
-        redirects::follow(redirects, egress, from, self.location(response)?)
+        let Upstream { config, egress, .. } = self.session.upstream;
+        redirects::follow(&config.redirects, egress, from, self.location(response)?)
     }
 
     /// The `Location` of a response.
@@ -250,7 +251,7 @@ impl<'a> Client<'a> {
 
     /// Why a request was answered with 401.
     pub fn unauthorized(&self, url: &Url) -> String {
-        let Upstream { username, token_file, .. } = self.session.upstream;
+        let RepositoryConfig { username, token_file, .. } = &self.session.upstream.config;
         if let Some(host) = self.other_host_of(url) {
             return format!("it named or redirected to another host, `{host}`, which does not receive the credentials");
         }
@@ -266,10 +267,10 @@ impl<'a> Client<'a> {
 }
 
 /// The upstream's credentials as a header.
-fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, UpstreamError> {
-    let value = if let Some(file) = &upstream.token_file {
+fn authorization(config: &RepositoryConfig) -> Result<Option<HeaderValue>, UpstreamError> {
+    let value = if let Some(file) = &config.token_file {
         format!("Bearer {}", secret::read(file, "token_file")?)
-    } else if let Some((username, file)) = upstream.username.as_ref().zip(upstream.password_file.as_ref()) {
+    } else if let Some((username, file)) = config.username.as_ref().zip(config.password_file.as_ref()) {
         let password = secret::read(file, "password_file")?;
         format!("Basic {}", STANDARD.encode(format!("{username}:{password}")))
     } else {

@@ -23,6 +23,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 use tower::util::MapResponseLayer;
 
+use super::super::config::RepositoryConfig;
 use super::super::egress_policy::EgressPolicy;
 use super::super::error::UpstreamError;
 use super::super::secret;
@@ -52,7 +53,8 @@ struct ClientCache {
 /// # Errors
 /// A file cannot be read, or is invalid.
 pub(crate) fn for_upstream(upstream: &Upstream, connect_timeout: Duration) -> Result<Client, UpstreamError> {
-    let identity = match upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref()) {
+    let RepositoryConfig { client_certificate, client_key, .. } = &upstream.config;
+    let identity = match client_certificate.as_ref().zip(client_key.as_ref()) {
         Some((certificate, key)) => Some(ClientCertificate {
             certificate: fs::read(certificate).map_err(UpstreamError::unread("client_certificate", certificate))?,
             key: fs::read(key).map_err(UpstreamError::unread("client_key", key))?,
@@ -111,8 +113,8 @@ struct ProxySpec {
 
 impl ClientSpec {
     fn read(upstream: &Upstream, egress: Arc<EgressPolicy>, connect_timeout: Duration) -> Result<Self, UpstreamError> {
-        let ca =
-            upstream.ca.as_ref().map(|file| fs::read(file).map_err(UpstreamError::unread("ca", file))).transpose()?;
+        let ca = &upstream.config.ca;
+        let ca = ca.as_ref().map(|file| fs::read(file).map_err(UpstreamError::unread("ca", file))).transpose()?;
         let proxy = ProxySpec::read(upstream)?;
         // With a proxy only its own name is resolved here, and the configuration names it: the upstream's policy applies.
         let egress = if proxy.is_some() { upstream.egress.clone() } else { egress };
@@ -187,13 +189,14 @@ impl ClientCertificate {
 
 impl ProxySpec {
     fn read(upstream: &Upstream) -> Result<Option<Self>, UpstreamError> {
-        let Some(proxy) = &upstream.proxy else { return Ok(None) };
+        let RepositoryConfig { proxy, proxy_username, proxy_password_file, .. } = &upstream.config;
+        let Some(proxy) = proxy else { return Ok(None) };
         let wrong = |_| UpstreamError::Connect { cause: "`proxy` is not a valid URL".to_owned(), timeout: false };
         let url = proxy.http().map_err(wrong)?.clone();
         if upstream.egress.public_only {
             upstream.egress.check_host(url.host_str().unwrap_or_default())?;
         }
-        let credentials = match upstream.proxy_username.as_ref().zip(upstream.proxy_password_file.as_ref()) {
+        let credentials = match proxy_username.as_ref().zip(proxy_password_file.as_ref()) {
             Some((username, file)) => Some((username.clone(), secret::read(file, "proxy_password_file")?)),
             None => None,
         };

@@ -53,7 +53,7 @@ impl Client<'_> {
     fn read(&self, response: Response, max_bytes: usize) -> Result<Vec<u8>, UpstreamError> {
         let mut response = self.expect_success(response)?;
         let (mut bytes, start) = (Vec::new(), Instant::now());
-        let timeout = self.session().upstream.stall_timeout * RESPONSE_STALL_TIMEOUTS;
+        let timeout = self.session().upstream.config.stall_timeout * RESPONSE_STALL_TIMEOUTS;
         loop {
             let chunk = self.next_chunk(&mut response)?;
             if chunk.is_empty() {
@@ -95,7 +95,7 @@ impl Client<'_> {
 
     /// The target of a redirect to a storage, which may be another host.
     pub fn storage_redirect(&self, from: &Url, response: &Response) -> Result<Url, UpstreamError> {
-        let (rules, egress) = (&self.session().upstream.redirects, &self.session().upstream.egress);
+        let (rules, egress) = (&self.session().upstream.config.redirects, &self.session().upstream.egress);
         let location = self.location(response)?;
         match rules {
             Redirects::None => redirects::follow(rules, egress, from, location),

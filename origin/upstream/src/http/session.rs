@@ -49,12 +49,12 @@ impl<'a> UpstreamSession<'a> {
 
     /// The longest time to connect. It is shorter than the stall timeout, so that the error tells them apart.
     pub fn connect_timeout(&self) -> Duration {
-        CONNECT_TIMEOUT.min(self.upstream.stall_timeout * 3 / 4)
+        CONNECT_TIMEOUT.min(self.upstream.config.stall_timeout * 3 / 4)
     }
 
     /// Waits for the network, up to the stall timeout.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, UpstreamError> {
-        let after = self.upstream.stall_timeout;
+        let after = self.upstream.config.stall_timeout;
         let stalled = |_| UpstreamError::Stalled { step: self.step(), after };
         // The timer needs the runtime.
         self.wait_without_timeout(async { tokio::time::timeout(after, work).await })?.map_err(stalled)
@@ -118,13 +118,13 @@ mod tests {
     #[test]
     fn a_wait_ends_after_the_stall_timeout_or_an_interrupt() {
         let mut upstream = Upstream::new("git://host/x");
-        upstream.stall_timeout = Duration::from_millis(1);
+        upstream.config.stall_timeout = Duration::from_millis(1);
         session(&upstream, |session, _| {
             let error = session.wait(std::future::pending::<()>()).unwrap_err();
             assert!(error.is_timeout() && error.step() == "list refs", "{error}");
             assert_eq!(session.wait(std::future::ready(7)).unwrap(), 7);
         });
-        upstream.stall_timeout = Duration::from_secs(3600);
+        upstream.config.stall_timeout = Duration::from_secs(3600);
         session(&upstream, |session, interrupt| {
             let stop = async {
                 tokio::time::sleep(Duration::from_millis(1)).await;

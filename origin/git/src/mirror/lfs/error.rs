@@ -24,7 +24,7 @@ pub enum LfsError {
         path: String,
         /// The size in the pointer, in bytes.
         size: u64,
-        /// [`max_lfs_object`](weir_upstream::Upstream::max_lfs_object).
+        /// [`max_lfs_object`](weir_upstream::UpstreamsConfig::max_lfs_object).
         limit: u64,
     },
     /// A request to the upstream's LFS API failed.
@@ -84,7 +84,7 @@ pub enum LfsError {
         bytes: u64,
         /// The time in which they were received.
         within: Duration,
-        /// [`min_rate`](weir_upstream::Upstream::min_rate).
+        /// [`min_rate`](weir_upstream::UpstreamsConfig::min_rate).
         min_rate: u64,
     },
     /// The object does not match its pointer, or cannot be stored.

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use weir_upstream::outside_program::pinned;
-use weir_upstream::{SshAddress, Upstream, UpstreamError};
+use weir_upstream::{RepositoryConfig, SshAddress, UpstreamError};
 
 pub(super) use self::errors::classify_stderr;
 use super::MirrorError;
@@ -100,7 +100,7 @@ pub(super) fn upload_pack(
     address: &SshAddress,
     target: Target,
 ) -> Result<Command, UpstreamError> {
-    let Upstream { ssh_key, ssh_known_hosts, .. } = session.upstream;
+    let RepositoryConfig { ssh_key, ssh_known_hosts, .. } = &session.upstream.config;
     let missing = |what| UpstreamError::Authenticate(format!("SSH needs {what}"));
     let key = ssh_key.as_deref().ok_or_else(|| missing("a private key (`ssh_key`)"))?;
     let known = ssh_known_hosts.as_deref();
@@ -158,7 +158,7 @@ fn for_shell(word: &str) -> String {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
-    use weir_upstream::Address;
+    use weir_upstream::{Address, Upstream};
 
     use super::*;
 
@@ -206,24 +206,24 @@ mod tests {
         let mut upstream = Upstream::new("ssh://me@git.example:2222/x");
         let interrupt = AtomicBool::new(false);
         let build = |upstream: &Upstream| {
-            let Ok(Address::Ssh(address)) = upstream.url.address() else { panic!("{upstream:?}") };
+            let Ok(Address::Ssh(address)) = upstream.config.url.address() else { panic!("{upstream:?}") };
             let session = GitSession::new(upstream, &interrupt).unwrap();
             let targets = targets(&session, address)?;
             upload_pack(&session, address, targets[0])
         };
         assert!(build(&upstream).unwrap_err().to_string().contains("`ssh_key`"));
-        upstream.ssh_key = file("key of mine");
+        upstream.config.ssh_key = file("key of mine");
         assert!(build(&upstream).unwrap_err().to_string().contains("`ssh_known_hosts`"));
-        upstream.ssh_known_hosts = file("known");
+        upstream.config.ssh_known_hosts = file("known");
         let command = build(&upstream).unwrap();
         let words = command.get_args().map(|word| word.to_str().unwrap());
         let words: Vec<_> = words.skip_while(|word| *word != "ssh").skip(1).collect();
         assert!(words.starts_with(&["-F", "none", "-T", "-a", "-x", "-o"]), "{words:?}");
         assert!(words.ends_with(&["-p", "2222", "-l", "me", "--", "git.example", "git-upload-pack '/x'"]), "{words:?}");
         assert!(words.iter().any(|word| word.starts_with("IdentityFile=\"") && word.ends_with("key of mine\"")));
-        upstream.ssh_key = file("100%");
+        upstream.config.ssh_key = file("100%");
         assert!(build(&upstream).unwrap_err().to_string().contains("would expand"));
-        upstream.ssh_key = Some(dir.path().join("none"));
+        upstream.config.ssh_key = Some(dir.path().join("none"));
         assert!(matches!(build(&upstream).unwrap_err(), UpstreamError::File { key: "ssh_key", .. }));
     }
 }
