@@ -184,7 +184,7 @@ fn the_architecture_names_files_that_exist() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A row of the comparison with git-sync is believed because a test shows it: `file::function`, of the agent or `origin/`.
+/// A row of the comparison with git-sync is believed because a test shows it: `file::function`, of the agent, `origin/` or `git/`.
 #[test]
 fn the_comparison_names_tests_that_exist() -> anyhow::Result<()> {
     let page = fs::read_to_string(root().join("docs/comparison.md"))?;
@@ -197,9 +197,10 @@ fn the_comparison_names_tests_that_exist() -> anyhow::Result<()> {
         assert!(!tests.is_empty() || row.contains("because"), "neither a test nor a reason: {row}");
         for test in tests {
             let (file, function) = test.split_once("::").with_context(|| format!("{test} is no file::function"))?;
-            let path = match file.strip_prefix("origin/") {
-                Some(file) => format!("origin/tests/origin/{file}.rs"),
-                None => format!("agent/tests/agent/{file}.rs"),
+            let path = match file.split_once('/') {
+                Some(("origin", file)) => format!("origin/tests/origin/{file}.rs"),
+                Some(("git", file)) => format!("origin/git/tests/git/{file}.rs"),
+                _ => format!("agent/tests/agent/{file}.rs"),
             };
             let text = fs::read_to_string(root().join(&path)).with_context(|| path.clone())?;
             assert!(text.contains(&format!("fn {function}()")), "{path} has no test {function}");

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
-use crate::mirror_ssh::SshServer;
 use crate::prelude::*;
 use crate::smart_http::{HttpBehavior, password_file};
+use crate::ssh_server::SshServer;
 
 /// An origin as a process, killed on drop.
 struct Process(Child);

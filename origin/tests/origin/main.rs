@@ -9,7 +9,6 @@ mod any_origin;
 mod artifact_signatures;
 mod artifacts;
 mod assignments;
-mod attribute_corners;
 mod broken_refs;
 mod bundles;
 mod changed_documents;
@@ -23,18 +22,13 @@ mod commit_policy;
 mod composed;
 mod configuration;
 mod damage;
-mod deltas;
 mod disks;
 mod dry_runs;
 mod events;
-mod frame_reuse;
-mod git_fixture;
 mod helm_repository;
 mod hostile_host;
-mod hostile_packs;
-mod hostile_trees;
-mod hostile_upstreams;
 mod kills;
+mod large_deltas;
 mod lfs;
 mod lfs_elsewhere;
 mod lfs_server;
@@ -43,9 +37,6 @@ mod lfs_waits;
 mod lost_state;
 mod made_deltas;
 mod maintenance;
-mod mirror_polls;
-mod mirror_ssh;
-mod mirror_transports;
 /// The edge has the same need; neither crate can be asked for the other's tests.
 #[path = "../../../edge/tests/edge/mount.rs"]
 mod mount;
@@ -63,33 +54,38 @@ mod refs;
 mod refused_documents;
 mod registry_server;
 mod scheduling;
-mod scripted_server;
 mod service_names;
 mod several_operators;
 mod several_origins;
 mod side_by_side;
 mod signing;
-mod silent_upstreams;
-mod smart_http;
 mod stored_state;
-mod tar_reading;
-mod tarball_bytes;
-mod tarball_contents;
 mod unpublished;
 mod upstream;
 mod versions;
 mod webhooks;
 
+// The tests of mirrors have the same needs.
+#[allow(dead_code, reason = "the tests of mirrors use the rest")]
+#[path = "../../git/tests/git/git_fixture.rs"]
+mod git_fixture;
+#[path = "../../git/tests/git/packs.rs"]
+mod packs;
+#[path = "../../git/tests/git/prepared.rs"]
+mod prepared;
+#[allow(dead_code, reason = "the tests of mirrors use the rest")]
+#[path = "../../git/tests/git/scripted_server.rs"]
+mod scripted_server;
+#[allow(dead_code, reason = "the tests of mirrors use the rest")]
+#[path = "../../git/tests/git/smart_http.rs"]
+mod smart_http;
+#[path = "../../git/tests/git/ssh_server.rs"]
+mod ssh_server;
+#[allow(dead_code, reason = "the tests of mirrors use the rest")]
+#[path = "../../git/tests/git/tar_reading.rs"]
+mod tar_reading;
+
 /// The size of a test that has a short form, for each change, and a long one, for each night.
 fn long_or<T>(long: T, short: T) -> T {
     if std::env::var_os("WEIR_NIGHTLY").is_some_and(|value| value == "1") { long } else { short }
-}
-
-/// So many random cases, and eight times as many each night.
-fn random_cases(cases: u32) -> proptest::prelude::ProptestConfig {
-    proptest::prelude::ProptestConfig {
-        cases: long_or(8 * cases, cases),
-        failure_persistence: None,
-        ..Default::default()
-    }
 }

@@ -1,6 +1,5 @@
 //! Names that most tests use.
 
-pub(crate) use std::collections::HashSet;
 pub(crate) use std::fs;
 pub(crate) use std::path::{Path, PathBuf};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +10,6 @@ pub(crate) use bytes::Bytes;
 pub(crate) use bytesize::ByteSize;
 pub(crate) use reqwest::{Method, StatusCode};
 pub(crate) use serde_json::{Value, json};
-pub(crate) use weir_git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
-pub(crate) use weir_git::revision::RevisionError;
 pub(crate) use weir_origin::config::Config;
 pub(crate) use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
 pub(crate) use weir_protocol::commit_id::CommitId;
@@ -24,17 +21,14 @@ pub(crate) use weir_protocol::manifest::Manifest;
 pub(crate) use weir_protocol::name::RepositoryName;
 pub(crate) use weir_runtime::{certificates, tls};
 pub(crate) use weir_source::{Condition, ServiceConfig};
-pub(crate) use weir_tarball::{Base, Built, Filters, Limits, Selection, TarballError};
-pub(crate) use weir_upstream::{
-    DEFAULT_MAX_OBJECT, EgressPolicy, FetchProgress, Hosts, Redirects, RepositoryConfig, UpstreamError,
-};
+pub(crate) use weir_tarball::{Base, Built, Limits, Selection, TarballError};
+pub(crate) use weir_upstream::{EgressPolicy, Hosts, Redirects, RepositoryConfig};
 
 pub(crate) use crate::events::Reader;
 pub(crate) use crate::git_fixture::{Git, git_command};
 pub(crate) use crate::lfs_server::LfsServer;
 pub(crate) use crate::lfs_services::Shop;
 pub(crate) use crate::long_or;
-pub(crate) use crate::mirror_polls::Pair;
 pub(crate) use crate::node::{
     Home, Node, REPOSITORY, SERVICE, also, commit_of, flip_a_bit, in_time, names, object_of, object_path, repository,
     service, started, until,

@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 use crate::hostile_upstreams::{ID, listing_with_a_new_one, mirrored, refused};
+use crate::packs::{pack_header, with_checksum};
 use crate::prelude::*;
 use crate::scripted_server::{LITTLE_OF_A_FLOOD, pour};
 
@@ -248,10 +249,6 @@ fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-pub(crate) fn pack_header(objects: u32) -> Vec<u8> {
-    [&b"PACK\0\0\0\x02"[..], &objects.to_be_bytes()].concat()
-}
-
 /// A blob entry that declares this size.
 fn blob(declared: u64, contents: &[u8]) -> Vec<u8> {
     let mut entry = Vec::new();
@@ -264,11 +261,6 @@ fn blob(declared: u64, contents: &[u8]) -> Vec<u8> {
     let mut zlib = ZlibEncoder::new(entry, Compression::best());
     zlib.write_all(contents).unwrap();
     zlib.finish().unwrap()
-}
-
-pub(crate) fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {
-    pack.extend(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &pack).as_ref());
-    pack
 }
 
 /// A server of an endless object, and the bytes that it has sent.

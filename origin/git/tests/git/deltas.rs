@@ -1,17 +1,10 @@
 //! Packs of nested deltas and long chains, of which a few bytes describe much memory, and thin packs. They are followed
 //! within the limits, and refused beyond them.
 
-use std::io::Write;
-
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
 use gix::odb::pack::data::entry::Header;
 
-use crate::hostile_packs::{pack_header, with_checksum};
+use crate::packs::{SIZE, entry, line_of_large_deltas, name, number, pack_header, with_checksum};
 use crate::prelude::*;
-
-/// The size of the innermost object, in bytes.
-const SIZE: usize = 1 << 20;
 
 /// How deltas refer to their bases.
 #[derive(Clone, Copy, PartialEq)]
@@ -47,44 +40,10 @@ fn nested(levels: u8, by: By) -> (Vec<u8>, gix::ObjectId) {
     (with_checksum(pack), first)
 }
 
-pub(crate) fn name(blob: &[u8]) -> gix::ObjectId {
-    gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, blob).unwrap()
-}
-
 /// A delta that copies its base of this length and adds two bytes.
 fn copy_and_add(length: usize, added: [u8; 2]) -> Vec<u8> {
     let size = [length as u8, (length >> 8) as u8, (length >> 16) as u8];
     [&number(length)[..], &number(length + 2), &[0xf0], &size, &[2], &added].concat()
-}
-
-/// A size in the header of a delta.
-pub(crate) fn number(number: usize) -> [u8; 3] {
-    [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8]
-}
-
-pub(crate) fn entry(header: Header, contents: &[u8]) -> Vec<u8> {
-    let mut entry = Vec::new();
-    header.write_to(contents.len() as u64, &mut entry).unwrap();
-    let mut zlib = ZlibEncoder::new(entry, Compression::best());
-    zlib.write_all(contents).unwrap();
-    zlib.finish().unwrap()
-}
-
-/// Stores a pack in a repository, and commits all its objects.
-fn commit_pack(repository: &Path, pack: &[u8]) -> String {
-    let git = Git::at(repository.to_owned());
-    let pack = git.feed(["index-pack", "--stdin"], pack);
-    let pack = String::from_utf8(pack).unwrap();
-    let listed =
-        git.line(["verify-pack", "-v", &format!("objects/pack/pack-{}.pack", pack.split_whitespace().last().unwrap())]);
-    let blobs = listed.lines().filter_map(|line| Some(line.split_once(" blob ")?.0));
-    let entries: String = blobs.enumerate().map(|(at, id)| format!("100644 blob {id}\tfile-{at}\n")).collect();
-    let text = |out: Vec<u8>| String::from_utf8(out).unwrap().trim().to_owned();
-    let folder = text(git.feed(["mktree"], entries.as_bytes()));
-    let root = text(git.feed(["mktree"], format!("040000 tree {folder}\tdeploy\n").as_bytes()));
-    let commit = git.line(["commit-tree", "-m", "large", "-p", "main", &root]);
-    git.run(["update-ref", "refs/heads/main", &commit]);
-    commit
 }
 
 /// A depth-first resolution that keeps all bases has no memory for them. The git program drops and computes them again.
@@ -116,22 +75,6 @@ fn the_size_of_an_object_is_in_its_delta() {
     assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
 }
 
-/// A pack of a chain of deltas, each as large as the largest object, with the first object.
-fn line_of_large_deltas(count: u8) -> (Vec<u8>, gix::ObjectId) {
-    let (object, copies) = (vec![0; 1 << 10], SIZE / 8);
-    let (mut pack, mut base, mut length) = (pack_header(1 + u32::from(count)), 12, object.len());
-    pack.extend(entry(Header::Blob, &object));
-    for level in 0..count {
-        let at = pack.len();
-        // One byte from the start, in the longest encoding.
-        let copy = [0xff, 0, 0, 0, 0, 1, 0, 0];
-        let delta = [&number(length)[..], &number(copies + 1), &copy.repeat(copies), &[1, level]].concat();
-        pack.extend(entry(Header::OfsDelta { base_distance: (at - base) as u64 }, &delta));
-        (base, length) = (at, copies + 1);
-    }
-    (with_checksum(pack), name(&object))
-}
-
 /// Reading the last object takes all deltas at once.
 #[test]
 fn a_delta_chain_over_the_limit_is_refused() {
@@ -157,42 +100,6 @@ fn a_delta_chain_over_the_limit_is_refused() {
     assert_eq!(files, 0);
     let (polled, _) = poll(5);
     assert_eq!(polled.unwrap(), Poll::Changed { refs: 1 });
-}
-
-/// A real Git server, with a chain of deltas on its disk.
-#[tokio::test]
-async fn published_services_continue_while_a_pack_is_refused() {
-    let (home, upstream, neighbour) = (Home::new(), Upstream::small(), Upstream::small());
-    let mut config = home.config(&upstream.url());
-    config.upstreams.max_object = bytesize::ByteSize::mib(8);
-    let other: weir_protocol::name::RepositoryName = "other".parse().unwrap();
-    config.repositories.push(RepositoryConfig::new(other.clone(), neighbour.url()));
-    let node = home.start(config).await;
-    let before = node.published(|_| true).await;
-
-    let large = commit_pack(&upstream.bare(), &line_of_large_deltas(25).0);
-    let state = node.poll().await;
-    let Health::Unhealthy { failure, .. } = &state.health else { panic!("{:?}", state.health) };
-    assert!(failure.step == "fetch" && failure.reason.contains("`[upstreams] max_object`"), "{failure:?}");
-    assert!(node.metric("weir_origin_poll_failures_total{kind=\"limit\"}").await >= 1.0);
-    let after = node.descriptor().await;
-    assert_eq!(after.publication().commit, before.publication().commit);
-    node.tarball(&after).await;
-    let mut state = node.running.repository(&other).unwrap();
-    let polls = state.borrow().applied_polls;
-    assert!(node.running.trigger_poll(&other));
-    let state = in_time(state.wait_for(|state| state.applied_polls > polls)).await.unwrap().clone();
-    assert!(!matches!(state.health, Health::Unhealthy { .. }), "{:?}", state.health);
-
-    // The remedy from the error message.
-    upstream_repack(&upstream);
-    node.poll().await;
-    assert_eq!(commit_of(&node.descriptor().await), large);
-    node.stop().await;
-}
-
-fn upstream_repack(upstream: &Upstream) {
-    Git::at(upstream.bare()).run(["repack", "-adfq", "--depth=10"]);
 }
 
 /// Incompressible bytes.

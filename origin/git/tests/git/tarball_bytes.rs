@@ -8,7 +8,7 @@ use weir_tarball::{BuildContext, FrameSink, build};
 use crate::prelude::*;
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/protocol/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/protocol/golden").join(name)
 }
 
 /// Compares with a golden file. With `WEIR_GOLDEN=write` it is written instead: for a new format, never for this one.
