@@ -11,12 +11,12 @@ use tokio::task::spawn_blocking;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
+use weir_publish::{DeltaPlan, Publisher};
 use weir_runtime::shutdown::Drain;
 use weir_source::Service;
 use weir_tarball::delta;
 
 use crate::metrics::Metrics;
-use crate::publish::{DeltaPlan, Publisher};
 use crate::tar_reader::TarReader;
 
 /// The smallest zstd body for which deltas are made: of less nobody saves what a write of the record and an event to each

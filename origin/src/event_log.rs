@@ -5,11 +5,12 @@
 //! unknown.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::watch;
 use weir_protocol::event::{Cursor, Event, EventKind};
+use weir_publish::Announce;
 
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
@@ -83,6 +84,12 @@ impl EventLog {
         self.metrics.event_log_events.set(i64::try_from(ring.lines.len()).unwrap_or(i64::MAX));
         self.metrics.event_log_bytes.set(i64::try_from(ring.bytes).unwrap_or(i64::MAX));
         self.newest.send_replace(sequence);
+    }
+
+    /// Appends what a publisher announces.
+    pub(crate) fn announce(self: &Arc<Self>) -> Announce {
+        let log = self.clone();
+        Box::new(move |event| log.append(event))
     }
 
     /// The number of the newest event, as it changes.

@@ -1,5 +1,6 @@
 //! The families of all parts of an origin.
 
+use weir_publish::PublishMetrics;
 use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families::Family;
 use weir_runtime::serve::AccessLog;
@@ -14,7 +15,6 @@ use crate::member_client::MemberMetrics;
 use crate::metrics::OriginMetrics;
 use crate::names::NameMetrics;
 use crate::operator_api::OperatorMetrics;
-use crate::publish::PublishMetrics;
 
 /// The table of an origin's families, for the reference.
 pub fn families() -> Vec<Family> {

@@ -2,11 +2,10 @@
 //! all parts.
 //!
 //! The path of a commit: [`reconcile`] polls, `weir_source` fetches, resolves the commit and tree of each service and reads
-//! its contents, `weir_tarball` builds them, `publish` puts objects into `weir_store` and makes the publication visible, and
+//! its contents, `weir_tarball` builds them, `weir_publish` puts objects into `weir_store` and makes the publication visible, and
 //! `edge_api` answers edges.
 
 mod access;
-mod boot_clock;
 mod catalog;
 mod certificates;
 mod cluster;
@@ -26,17 +25,15 @@ mod metrics;
 mod names;
 mod observed;
 mod operator_api;
-mod publish;
 mod readiness;
 pub mod reconcile;
 mod record_engine;
 mod running;
 mod shared_read;
-mod signing;
 mod status;
 mod stored_documents;
 mod tar_reader;
-mod validity;
+mod verify;
 pub mod versions;
 pub mod webhook;
 
@@ -55,6 +52,6 @@ pub mod cluster_records {
 pub use families::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;
-pub use publish::verify;
 pub use running::{Running, start};
 pub use stored_documents::{StoredDocuments, stored_documents};
+pub use verify::verify;

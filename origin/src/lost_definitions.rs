@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::publish::{Publisher, Repositories};
+use weir_publish::{Publisher, Repositories};
 
 /// A store counts as new for this long while operators have defined nothing in it.
 const NEW_FOR: Duration = Duration::from_secs(24 * 3600);

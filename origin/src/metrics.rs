@@ -3,10 +3,9 @@
 
 use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_model::{Bounds, ServerClocks};
+use weir_publish::RetentionConfig;
 use weir_runtime::metric_families;
 use weir_source::{PollFailure, SourceMetrics};
-
-use crate::config::RetentionConfig;
 
 metric_families! {
     /// The families of one origin that belong to no other component.

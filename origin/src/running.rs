@@ -16,6 +16,7 @@ use weir_git::mirror;
 use weir_ownership::Event;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::{Collector, Options, PublishMetrics, Publisher, Signer, Started, StoredDefinitions, Validity};
 use weir_runtime::admin::Admin;
 use weir_runtime::config::changed_keys;
 use weir_runtime::directory_lock::Released;
@@ -43,12 +44,9 @@ use crate::metrics::Metrics;
 use crate::names::{NameRecords, ServiceNames};
 use crate::observed::Observed;
 use crate::operator_api::{Members, OperatorApi};
-use crate::publish::{self, Collector, Options, PublishMetrics, Publisher, Started, StoredDefinitions};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::record_engine::open_records;
-use crate::signing::Signer;
-use crate::validity::Validity;
 use crate::versions::Versions;
 use crate::{access, deltas, disk_watch, last_seen, status};
 
@@ -124,7 +122,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         clocks: metrics.clocks.clone(),
         retention: config.retention.clone(),
         signer: signer.clone(),
-        events: log.clone(),
+        announce: log.announce(),
         metrics: publish_metrics,
         validity: validity.clone(),
         superseded: joining.as_ref().map(|(_, membership)| membership.superseded()),
@@ -346,7 +344,7 @@ async fn load(
         Objects::open(&config.store, data_dir.root(), store_metrics.clone(), (&metrics.bounds, &metrics.clocks))
             .await?;
     let records = open_records(config, data_dir.root(), store_metrics)?;
-    let (publisher, stored) = publish::open(objects, records.clone(), data_dir.clone(), options).await?;
+    let (publisher, stored) = weir_publish::open(objects, records.clone(), data_dir.clone(), options).await?;
     let file = Documents::new(&config.repositories, &config.services);
     let defined = Definitions::of(&file, &Documents::stored(&stored));
     let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();

@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
+use weir_publish::Time;
 use weir_runtime::admin::Readiness;
 use weir_source::{Condition, Lost, Service, ServiceConfig, WithoutPin};
 use weir_upstream::FetchSnapshot;
 
 use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
-use crate::publish::Time;
 use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 
 /// The states of all repositories and services.

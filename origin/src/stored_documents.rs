@@ -3,11 +3,11 @@
 use prometheus::Registry;
 use weir_model::{Bounds, ServerClocks};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::stored_definitions;
 use weir_store::{Objects, StoreMetrics};
 
 use crate::catalog::{Definitions, Documents};
 use crate::config::Config;
-use crate::publish::stored_definitions;
 use crate::record_engine::open_records;
 
 /// Problems of stored documents that an operator should know before an upgrade.

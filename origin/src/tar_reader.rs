@@ -89,3 +89,58 @@ impl Read for BlockingTar {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use object_store::local::LocalFileSystem;
+    use weir_protocol::descriptor::{DescriptorFields, FORMAT, Publication, Representation, Selector};
+    use weir_protocol::digest::{Sha256, TarballDigest};
+    use weir_store::StoreMetrics;
+    use weir_store::testing::FaultyStore;
+
+    use super::*;
+
+    fn version(repository: RepositoryName, frame: ObjectDigest) -> Descriptor {
+        let (encoding, dictionary) = (Encoding::Zstd, None);
+        Descriptor::new(DescriptorFields {
+            publication: Publication {
+                service: "shop-prod".parse().unwrap(),
+                repository,
+                generation: 1,
+                digest: TarballDigest::of(b"one"),
+                sha256: Sha256::of(b"one"),
+                size: 3,
+                commit: None,
+                revision_id: format!("sha1:{:040x}", 1).parse().unwrap(),
+                version: None,
+                parts: Vec::new(),
+                selector: Selector,
+                published_at: SystemTime::UNIX_EPOCH,
+                format: FORMAT,
+                omitted: Vec::new(),
+            },
+            followed_ref: "main".to_owned(),
+            revision: 1,
+            representations: vec![Representation { encoding, dictionary, digest: frame, size: 3, frames: 1 }],
+        })
+    }
+
+    #[tokio::test]
+    async fn a_version_is_verified_in_the_store_and_not_in_the_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("objects")).unwrap();
+        let local = LocalFileSystem::new_with_prefix(dir.path().join("objects")).unwrap();
+        let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
+        let store = FaultyStore::over(Arc::new(local));
+        let objects = Objects::over_cached(store, dir.path().join("object-cache"), metrics);
+        let shop: RepositoryName = "shop".parse().unwrap();
+        let frame = objects.put(&shop, Area::Public, "one".into()).await.unwrap();
+        std::fs::write(dir.path().join("objects/shop/public").join(frame.hex()), "damaged").unwrap();
+        assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "one", "it is in the cache");
+        let rolled_back_to = TarReader::open(&objects, &version(shop, frame)).await;
+        assert!(matches!(rolled_back_to, Err(ReadError::Object(ObjectError::Corrupt(_)))), "{rolled_back_to:?}");
+    }
+}

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use bytesize::ByteSize;
 use clap::Args;
 use weir_origin::config::Config;
-use weir_origin::verify::{Report, verify};
+use weir_origin::verify;
+use weir_publish::verify::Report;
 use weir_runtime::failure;
 
 /// The exit code if nothing could be verified.

@@ -11,14 +11,13 @@ use weir_model::Bounds;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::{HistoryPage, Positions, PublishError, Publisher, ReadPositions, VersionChange, VersionChangeError};
 use weir_source::Service;
 use weir_store::ObjectError;
 
 use crate::catalog::Catalog;
 use crate::diff::Cancellable;
 pub use crate::diff::{Diff, Difference, EntryInfo, EntryKind};
-pub use crate::publish::{Entry, HistoryPage, Listed, Why};
-use crate::publish::{Positions, PublishError, Publisher, ReadPositions, VersionChange, VersionChangeError};
 use crate::tar_reader::{ReadError, TarReader};
 
 /// The most concurrent diffs, each of which reads two tarballs; more wait.

@@ -24,6 +24,7 @@ const CRATES: &[&str] = &[
     "origin/upstream",
     "origin/git",
     "origin/source",
+    "origin/publish",
     "origin",
     "edge/cache",
     "edge",

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::StoredDefinitions;
 use weir_source::ServiceConfig;
 use weir_upstream::{DefinedBy, RepositoryConfig, SourceKind};
 
 use super::Map;
 use super::raw_document::{RawDocument, Refused};
-use crate::publish::StoredDefinitions;
 
 /// A document and its author.
 #[derive(Debug, Clone, PartialEq, Eq)]

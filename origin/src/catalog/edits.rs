@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::sleep;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::{PublishError, Retired, Started};
 use weir_runtime::shutdown::Drain;
 
 use super::definitions::{Documents, Write};
@@ -18,7 +19,6 @@ use super::reconcile::{Cause, ChangedNames, Reconciler, Unsettled};
 use super::storing::Plan;
 use super::{Snapshot, ownership};
 use crate::config::LimitsConfig;
-use crate::publish::{PublishError, Retired, Started};
 use crate::reconcile::Terminated;
 
 /// The interval for retrying a write with an unknown outcome.

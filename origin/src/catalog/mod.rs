@@ -27,9 +27,9 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::Retired;
 use weir_source::Service;
 
-use crate::publish::Retired;
 use crate::reconcile::{Handle, Health};
 
 pub(crate) use collector::{CatalogCollector, CatalogMetrics};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use weir_protocol::name::RepositoryName;
+use weir_publish::{Reloaded, Started, StoredDefinitions};
 use weir_runtime::shutdown::Drain;
 use weir_source::ServiceConfig;
 
@@ -18,7 +19,6 @@ use super::reconcile::{Cause, ChangedNames, Reconciler};
 use super::storing::Plan;
 use super::{Catalog, Map, Snapshot, ownership};
 use crate::config::LimitsConfig;
-use crate::publish::{Reloaded, Started, StoredDefinitions};
 use crate::reconcile::Context;
 
 /// The most queued requests, and edits in progress.

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 
 use weir_protocol::event::EventKind;
 use weir_protocol::name::RepositoryName;
+use weir_publish::{Retired, Started};
 
 use super::Snapshot;
 use super::reconcile::Reconciler;
-use crate::publish::{Retired, Started};
 use crate::reconcile::Terminated;
 
 /// Starts the worker of a repository that the publisher has taken, and announces its services, current and deleted. The

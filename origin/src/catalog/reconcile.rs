@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::{Publisher, Retired, Started};
 use weir_runtime::config::ConfigError;
 use weir_runtime::shutdown::Drain;
 use weir_source::{Service, ServiceConfig};
@@ -19,7 +20,6 @@ use super::definitions::{Definitions, Documents, Write};
 use super::permitted::permitted;
 use super::raw_document::RawDocument;
 use super::{Catalog, NotMirrored, Snapshot};
-use crate::publish::{Publisher, Retired, Started};
 use crate::reconcile::{self, Context, MirrorDisposal, StartOptions, Terminated};
 
 /// Names whose definitions may have changed.

@@ -1,9 +1,9 @@
 //! Pure: maps an edit to changes of repository records, which store the documents of operators.
 
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::DefinitionChange;
 
 use super::definitions::{Documents, Write};
-use crate::publish::DefinitionChange;
 
 /// A change of one repository's record.
 type Change = (RepositoryName, DefinitionChange);

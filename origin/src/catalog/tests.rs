@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use weir_model::{Bounds, ServerClocks};
 use weir_ownership::{Claim, SessionId};
 use weir_protocol::event::{Event, EventKind};
+use weir_publish::{Options, PublishMetrics, Publisher, RetentionConfig, Started, Validity, reclaimed};
 use weir_runtime::shutdown::Drain;
 use weir_source::{Condition, ServiceConfig};
 use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
@@ -14,12 +15,10 @@ use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
 use weir_upstream::{DataDir, RepositoryConfig, UpstreamsConfig};
 
 use super::*;
-use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
+use crate::config::{LimitsConfig, StoreConfig};
 use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
-use crate::publish::{self, Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
-use crate::validity::Validity;
 
 /// Starts a catalog on an engine that may fail.
 async fn start(
@@ -74,13 +73,13 @@ async fn start_as(
         clocks: ServerClocks::default(),
         retention: RetentionConfig::default(),
         signer: Arc::default(),
-        events: log.clone(),
+        announce: log.announce(),
         metrics: PublishMetrics::register(&registry).unwrap(),
         validity: Validity::always(),
         superseded,
     };
     let records = Records::over(engine.clone(), store_metrics);
-    let (publisher, stored) = publish::open(objects, records.clone(), data_dir.clone(), options).await.unwrap();
+    let (publisher, stored) = weir_publish::open(objects, records.clone(), data_dir.clone(), options).await.unwrap();
     engine.fail_writes(faults);
     let context = Context::new(publisher.clone(), data_dir, log.clone(), metrics, &limits, &UpstreamsConfig::default());
     let api = Documents::stored(&stored);

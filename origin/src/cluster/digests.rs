@@ -1,11 +1,11 @@
 //! What the members of a cluster should have in common, as short digests.
 
 use weir_ownership::Digests;
+use weir_publish::Signer;
 use weir_source::ServiceConfig;
 use weir_upstream::RepositoryConfig;
 
 use crate::catalog::version;
-use crate::signing::Signer;
 
 /// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,
 /// and of the signing keys.

@@ -9,10 +9,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use weir_ownership::{Answer, Claim, NodeRecord};
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_publish::{Time, claim_of, reclaimed};
 use weir_store::{Expect, PutOutcome, RecordError, RecordKey, Records, Version};
 
 use super::Secrets;
-use crate::publish::{Time, claim_of, reclaimed};
 
 const NODES: &str = "nodes/";
 const REPOSITORIES: &str = "repositories/";

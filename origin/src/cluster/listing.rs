@@ -8,11 +8,11 @@ use prometheus::Registry;
 use serde::Serialize;
 use weir_ownership::{Claim, NodeRecord, NodeState};
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_publish::claim_of;
 use weir_store::{RecordKey, Records, StoreMetrics};
 
 use super::engine::StoredNode;
 use crate::config::Config;
-use crate::publish::claim_of;
 
 /// Records that are read at a time.
 const CONCURRENT_READS: usize = 32;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
+use weir_publish::Publisher;
 use weir_upstream::RepositoryConfig;
 
 use crate::catalog::Catalog;
-use crate::publish::Publisher;
 use crate::reconcile::{self, Context, MirrorDisposal};
 
 /// A mirror that was made ready so long ago is made again, which costs what moved since.

@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use weir_ownership::{Event, NodeState};
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_publish::Validity;
 use weir_store::Version;
 
 pub(crate) use self::digests::digests;
@@ -40,7 +41,6 @@ pub(crate) use self::secrets::Secrets;
 pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
-use crate::validity::Validity;
 
 /// The handle of the cluster's task. Clones are cheap.
 #[derive(Clone)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_protocol::name::RepositoryName;
+use weir_publish::{PublishError, Publisher};
 use weir_store::Version;
 
 use super::{Cluster, Owner, owner};
 use crate::catalog::Editor;
-use crate::publish::{PublishError, Publisher};
 use crate::shared_read::SharedRead;
 
 /// The greatest age of a copy that is used. It is read once for all that wait for it.

@@ -1,9 +1,9 @@
 //! The section `cluster` of `/status`.
 
 use serde_json::{Value, json};
+use weir_publish::Time;
 
 use super::{Member, View};
-use crate::publish::Time;
 
 /// What this origin knows about the cluster, and what it owns.
 pub(crate) fn status(view: &View) -> Value {

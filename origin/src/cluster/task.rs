@@ -11,19 +11,17 @@ use tokio::time::{sleep, timeout};
 use weir_model::Bounds;
 use weir_ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_publish::{Publisher, Validity, boot_clock, unix_milliseconds};
 use weir_runtime::shutdown::Drain;
 use weir_store::{RecordKey, Records, Version};
 
 use super::engine::Engine;
 use super::work::{self, Work};
 use super::{Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Secrets, View, run};
-use crate::boot_clock;
 use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
 use crate::member_client::MemberClient;
 use crate::names::ServiceNames;
-use crate::publish::{Publisher, unix_milliseconds};
-use crate::validity::Validity;
 
 /// The most queued events. Who sends one waits.
 const QUEUE: usize = 256;

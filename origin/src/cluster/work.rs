@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_ownership::{Digests, Event};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::{Publisher, TakeError};
 use weir_runtime::shutdown::Drain;
 use weir_store::{Listed, Version};
 
@@ -18,7 +19,6 @@ use super::mirrors::{Coming, Mirrors};
 use super::{ClusterMetrics, MirrorSource, Order};
 use crate::catalog::{Catalog, Editor, Snapshot};
 use crate::names::ServiceNames;
-use crate::publish::{Publisher, TakeError};
 
 /// The pause before a repository is read again that could not be read.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -6,7 +6,6 @@ mod cluster;
 mod fleet;
 mod limits;
 mod operator;
-mod retention;
 mod signing;
 
 use std::collections::{HashMap, HashSet};
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use weir_model::{ValidationError, joined};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::NodeName;
+use weir_publish::RetentionConfig;
 use weir_runtime::config::{self, ConfigError};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
@@ -30,7 +30,6 @@ pub use fleet::{AgentConfig, AssignmentConfig};
 pub(crate) use fleet::{EntryDocument, IssuerDocument};
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
-pub use retention::RetentionConfig;
 pub use signing::SigningConfig;
 pub use weir_store::{EtcdConfig, StoreConfig};
 

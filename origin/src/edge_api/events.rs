@@ -12,6 +12,7 @@ use http::{HeaderValue, Method, Request, Response, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
+use weir_publish::{Retired, Validity};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody, until};
 use weir_runtime::shutdown::Drain;
 
@@ -20,8 +21,6 @@ use super::only_reads;
 use crate::catalog::Catalog;
 use crate::event_log::{EventLog, Read, Sequence};
 use crate::metrics::Metrics;
-use crate::publish::Retired;
-use crate::validity::Validity;
 
 /// The size of a part of a snapshot, in bytes.
 const PART_BYTES: usize = 64 << 10;

@@ -15,6 +15,7 @@ use std::time::SystemTime;
 use http::{Method, Request, Response};
 use tokio::sync::Semaphore;
 use weir_protocol::route::{Route, RouteError};
+use weir_publish::{Publisher, Signer};
 use weir_runtime::admin;
 use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
@@ -27,8 +28,6 @@ use crate::member_api::MemberApi;
 use crate::member_client;
 use crate::metrics::Metrics;
 use crate::observed::Observed;
-use crate::publish::Publisher;
-use crate::signing::Signer;
 pub(crate) use events::Events;
 use failure::Failure;
 

@@ -8,6 +8,7 @@ use weir_model::Bounds;
 use weir_protocol::access_list::{Entries, Fleet};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
+use weir_publish::unix_milliseconds;
 use weir_runtime::shutdown::Drain;
 use weir_store::{PutOutcome, Records};
 use weir_upstream::DefinedBy;
@@ -18,7 +19,6 @@ use super::fleet_entry::FleetEntry;
 use super::metrics::FleetMetrics;
 use super::record::{Stored, encode};
 use crate::catalog::{Outcome, Precondition};
-use crate::publish::unix_milliseconds;
 
 /// How often the records are read again, for changes by other origins.
 const REREAD_INTERVAL: Duration = Duration::from_secs(30);

@@ -16,12 +16,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weir_model::Bounds;
 use weir_ownership::{Entry, NAME_BUCKETS, NameAnswer, NameRequest, NameStep, NameWriter, Names};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::{Validity, WritePace, unix_milliseconds};
 use weir_runtime::metric_families;
 use weir_store::{Expect, PutOutcome, RecordKey, Records, Version};
 
-use crate::publish::{WritePace, unix_milliseconds};
 use crate::shared_read::SharedRead;
-use crate::validity::Validity;
 
 const FORMAT: u32 = 1;
 

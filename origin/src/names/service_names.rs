@@ -9,9 +9,9 @@ use tokio::time::sleep;
 use weir_ownership::{NameAnswer, NameChange, NameRequest};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::{DefinitionChange, PublishError, Publisher, Repositories};
 
 use super::name_records::{NameRecords, NamesUnavailable};
-use crate::publish::{DefinitionChange, PublishError, Publisher, Repositories};
 
 /// How often names are requested that another repository has, and the pause. After that the next poll requests them.
 const ATTEMPTS: usize = 5;

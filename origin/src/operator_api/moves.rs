@@ -10,6 +10,7 @@ use weir_runtime::serve::Body;
 
 use super::OperatorApi;
 use super::forward::{Members, OUTCOME_UNKNOWN};
+use super::problems::not_published;
 use crate::catalog::{AppliedEdit, Edit, EditError, Precondition};
 
 /// A `PUT` of a service.
@@ -67,7 +68,7 @@ impl OperatorApi {
         from: &RepositoryName,
         put: ServicePut<'_>,
     ) -> Result<EditedBy, Problem> {
-        members.names.pass_on(from, vec![(put.service.clone(), put.to.clone())]).await?;
+        members.names.pass_on(from, vec![(put.service.clone(), put.to.clone())]).await.map_err(not_published)?;
         let at = || self.catalog.snapshot();
         let Some(owner) = members.destination(&put.to, at, false, false).await? else {
             return self.define(members, put).await;
@@ -80,7 +81,7 @@ impl OperatorApi {
     async fn define(&self, members: &Members, put: ServicePut<'_>) -> Result<EditedBy, Problem> {
         let edits = members.names.edit(&put.to, put.service, false);
         if self.catalog.snapshot().owns(&put.to) {
-            members.names.take(&put.to, put.service).await?;
+            members.names.take(&put.to, put.service).await.map_err(not_published)?;
         }
         let edited = self.editor.edit(put.edit, put.precondition).await;
         // Any other edit may still be made.

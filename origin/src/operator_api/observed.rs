@@ -11,6 +11,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
+use weir_publish::{MIN_PREFIX, Positions};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
@@ -18,7 +19,6 @@ use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
 use super::problems;
 use super::{OperatorApi, no_content};
 use crate::observed::{Forgotten, NotForgotten};
-use crate::publish::{MIN_PREFIX, Positions};
 
 /// The most repositories in whose history one question looks for a revision.
 const MAX_REPOSITORIES: usize = 16;

@@ -6,12 +6,12 @@ use http::StatusCode as S;
 use weir_model::ValidationError;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
+use weir_publish::PublishError;
 use weir_runtime::serve::RequestBodyError;
 
 use crate::catalog::{EditError, Refusal};
 use crate::cluster::Unreadable;
 use crate::fleet::FleetError;
-use crate::publish::PublishError;
 use crate::versions::VersionError;
 
 /// `Retry-After` of temporary failures.
@@ -93,6 +93,15 @@ pub(super) fn unread(error: RequestBodyError) -> Problem {
     }
 }
 
+/// A change of what is published was not made.
+pub(super) fn not_published(error: PublishError) -> Problem {
+    match error {
+        PublishError::HeldElsewhere { service, by } => Refusal::ServiceExists(service, by).into(),
+        PublishError::NotOwner(repository) => no_owner(&repository),
+        error => edit_failed(&error.to_string()),
+    }
+}
+
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let detail = refusal.to_string();
@@ -138,16 +147,6 @@ impl From<EditError> for Problem {
             EditError::NotOwner(repository) => no_owner(&repository),
             EditError::Busy => busy(),
             EditError::Failed(reason) => edit_failed(&reason),
-        }
-    }
-}
-
-impl From<PublishError> for Problem {
-    fn from(error: PublishError) -> Self {
-        match error {
-            PublishError::HeldElsewhere { service, by } => Refusal::ServiceExists(service, by).into(),
-            PublishError::NotOwner(repository) => no_owner(&repository),
-            error => edit_failed(&error.to_string()),
         }
     }
 }

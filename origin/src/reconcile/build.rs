@@ -6,25 +6,14 @@ use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{RetryPolicy, Service, ServiceFailure};
+use weir_publish::Attempt;
+use weir_source::{Service, ServiceFailure};
 use weir_store::Area;
 use weir_tarball::{Base, BuildContext, Built, Recipe};
 use weir_upstream::free_disk;
 
 use super::context::Context;
 use super::repository::Repository;
-use crate::publish::{Attempt, PublishError};
-
-impl From<PublishError> for ServiceFailure {
-    fn from(error: PublishError) -> Self {
-        let retry = match error {
-            PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => RetryPolicy::Never,
-            PublishError::AttemptExpired(_) => RetryPolicy::BackOff,
-            _ => RetryPolicy::NextPoll,
-        };
-        Self { retry, ..Self::transient("store", error.to_string()) }
-    }
-}
 
 /// Builds the tarball of a service at a revision, and writes its frames through a publish attempt. `recipe`: that of a version
 /// whose frames are reused.

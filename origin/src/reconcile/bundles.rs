@@ -10,13 +10,13 @@ use weir_git::bundles::{
     Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, WrittenBundle,
 };
 use weir_protocol::name::RepositoryName;
+use weir_publish::{MirrorUpload, PublishError, unix_milliseconds};
 use weir_store::{Area, Objects};
 use weir_upstream::RepositoryConfig;
 
 use super::context::Context;
 use super::job::Job;
 use super::repository::Repository;
-use crate::publish::{MirrorUpload, PublishError, unix_milliseconds};
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
 const MAX_PART_BYTES: u64 = 64 << 20;
@@ -215,15 +215,14 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
+    use weir_publish::{Options, PublishMetrics, RetentionConfig, Validity};
     use weir_source::PollRequest;
     use weir_upstream::{DataDir, FetchProgress, UpstreamsConfig};
 
     use super::*;
-    use crate::config::{LimitsConfig, RetentionConfig, StoreConfig};
+    use crate::config::{LimitsConfig, StoreConfig};
     use crate::event_log::EventLog;
     use crate::metrics::Metrics;
-    use crate::publish::{self, Options, PublishMetrics};
-    use crate::validity::Validity;
     use weir_model::{Bounds, ServerClocks};
     use weir_store::testing::FaultyEngine;
     use weir_store::{Records, StoreMetrics};
@@ -254,12 +253,12 @@ mod tests {
             clocks: ServerClocks::default(),
             retention: RetentionConfig::default(),
             signer: Arc::default(),
-            events: events.clone(),
+            announce: events.announce(),
             metrics: PublishMetrics::register(&registry).unwrap(),
             validity: Validity::always(),
             superseded: None,
         };
-        let (publisher, _) = publish::open(objects, records, data_dir.clone(), options).await.unwrap();
+        let (publisher, _) = weir_publish::open(objects, records, data_dir.clone(), options).await.unwrap();
         Context::new(publisher, data_dir.clone(), events, metrics, &limits, &UpstreamsConfig::default())
             .storing_mirrors(Some(u64::MAX))
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
+use weir_publish::{Publisher, Validity};
 use weir_source::{SourceContext, fetch_memory};
 use weir_upstream::{DataDir, UpstreamsConfig};
 
@@ -12,8 +13,6 @@ use crate::config::LimitsConfig;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::names::ServiceNames;
-use crate::publish::Publisher;
-use crate::validity::Validity;
 
 /// The most concurrent resolutions of refs. Each reads a few small files, and takes a thread.
 const CONCURRENT_RESOLUTIONS: usize = 8;

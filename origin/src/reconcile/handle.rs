@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
+use weir_publish::Suspension;
 use weir_source::Service;
 use weir_upstream::RepositoryConfig;
 
@@ -16,7 +17,6 @@ use super::bundles;
 use super::rebuild::RebuildRequest;
 use super::repository::Repository;
 use super::state::RepositoryState;
-use crate::publish::Suspension;
 
 /// What happens to the mirror of a stopped worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

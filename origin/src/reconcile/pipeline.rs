@@ -9,6 +9,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
+use weir_publish::Attempt;
 use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure};
 use weir_tarball::{Built, Recipe};
 
@@ -18,7 +19,6 @@ use super::lfs::{LfsFetches, LfsPolicy};
 use super::poll::Poller;
 use super::repository::Repository;
 use super::state::RepositoryState;
-use crate::publish::Attempt;
 
 /// The most contents of a repository that are being built or published. The writer of its record publishes all waiting ones
 /// in one write. While the store stalls, each may have a few frames in memory.

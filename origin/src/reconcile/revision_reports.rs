@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use weir_protocol::event::{EventKind, RevisionSeen};
+use weir_publish::SeenTip;
 
 use super::repository::{Repository, Services};
 use super::revisions::Revisions;
-use crate::publish::SeenTip;
 
 /// While more services than this are busy, results are reported together, because a report takes time in proportion to the
 /// number of services.

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio_util::task::AbortOnDropHandle;
 use weir_protocol::name::ServiceName;
+use weir_publish::{Cached, PublishError};
 use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure};
 
 use super::job::JobPanicked;
@@ -17,7 +18,6 @@ use super::lfs::{LfsPolicy, LfsProgress, NeededObjects};
 use super::pipeline::Pipeline;
 use super::repository::Repository;
 use super::threads::ended;
-use crate::publish::{Cached, PublishError};
 
 /// The result of publishing cached content, for each candidate.
 type CachedResults = Result<Vec<Cached>, PublishError>;

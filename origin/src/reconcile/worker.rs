@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
+use weir_publish::Cached;
 use weir_source::{Candidate, Condition, ResolvedServices, RetryPolicy, Service, ServiceFailure};
 use weir_upstream::RepositoryConfig;
 
@@ -46,7 +47,6 @@ use super::schedule::Schedule;
 use super::service_states::{Action, Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
 use super::steps::{StepEnd, Steps};
-use crate::publish::Cached;
 
 /// The receiving ends of a worker's handle.
 pub(super) struct Inputs {

@@ -34,7 +34,7 @@ fn steps() -> Vec<String> {
         }
     }
     let mut steps = Vec::new();
-    for folder in ["src", "store/src"] {
+    for folder in ["src", "publish/src", "store/src"] {
         collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut steps);
     }
     steps.sort();

@@ -1,6 +1,7 @@
 //! History, diff, rollback and pins, on a running origin.
 
-use weir_origin::versions::{ChangeRequest, VersionError, Why};
+use weir_origin::versions::{ChangeRequest, VersionError};
+use weir_publish::Why;
 use weir_source::WithoutPin;
 
 use crate::prelude::*;

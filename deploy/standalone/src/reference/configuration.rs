@@ -164,6 +164,7 @@ fn the_configuration_reference_matches_the_code() {
                 "origin/src/config",
                 "origin/source/src/config",
                 "origin/upstream/src/config",
+                "origin/publish/src/config.rs",
                 "origin/store/src/config.rs",
                 "origin/store/src/etcd_config.rs",
                 ACCESS_LOG,

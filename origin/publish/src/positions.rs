@@ -1,0 +1,283 @@
+//! Pure: which publications of a service are before a revision, from the lines of the history.
+//!
+//! A publication has the position of the tip whose content it carries: that of the first publication of this tip, and a
+//! rollback that of the publication it returns to. At a revision that changed nothing of the service, the publication is in
+//! force that was there when the tip was seen. What a pinned service would have published at a tip is not known.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_protocol::descriptor::Generation;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
+
+use super::history_line::{Line, LineEvent, Revision, ServiceLine, Tip, Why};
+
+/// The fewest digits of a hash that name a revision.
+pub const MIN_PREFIX: usize = 7;
+
+/// What the history of a repository says about the order of publications.
+#[derive(Debug, Default)]
+pub struct Positions {
+    services: HashMap<ServiceName, Vec<Published>>,
+    /// At which lines services were pinned, and unpinned again.
+    pins: HashMap<ServiceName, Vec<(usize, bool)>>,
+    /// Tips at which a service did not publish anything, with their place among the lines.
+    tips: Vec<(usize, Tip)>,
+    lines: usize,
+}
+
+#[derive(Debug)]
+struct Published {
+    line: usize,
+    /// The line of the first publication of the tip whose content it carries. `None`: it is older than what was read.
+    position: Option<usize>,
+    generation: Generation,
+    digest: TarballDigest,
+    names: Names,
+}
+
+/// What a revision is called.
+#[derive(Debug, PartialEq, Eq)]
+struct Names {
+    revision: RevisionId,
+    version: Option<SourceVersion>,
+    /// Of a composed service: those of its parts.
+    parts: Vec<RevisionId>,
+}
+
+/// Where a revision is among the publications of a service.
+#[derive(Debug, Clone, Copy)]
+pub struct Threshold<'a> {
+    published: &'a [Published],
+    position: usize,
+}
+
+impl Positions {
+    /// Adds the lines of the next newer segment. A line that cannot be read is skipped.
+    pub fn add(&mut self, segment: &[u8]) {
+        for line in segment.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            match serde_json::from_slice(line) {
+                Ok(Line::Service(line)) => self.add_line(line),
+                Ok(Line::Tip(tip)) => self.tips.push((self.lines, tip)),
+                Err(_) => {}
+            }
+            self.lines += 1;
+        }
+    }
+
+    fn add_line(&mut self, ServiceLine { service, generation, event }: ServiceLine) {
+        let (digest, Revision { id, version, parts }, why) = match event {
+            LineEvent::Published { digest, revision, why, .. } => (digest, revision, why),
+            LineEvent::Pinned { .. } => return self.pins.entry(service).or_default().push((self.lines, true)),
+            LineEvent::Unpinned { .. } => return self.pins.entry(service).or_default().push((self.lines, false)),
+        };
+        let all = self.services.entry(service).or_default();
+        let parts = parts.into_iter().map(|part| part.revision_id).collect();
+        let names = Names { revision: id, version, parts };
+        let position = match why {
+            // The same tip again: of another definition of the service, or because the ref went back to it.
+            Why::Followed => all.iter().rev().find(|it| it.names == names).map_or(Some(self.lines), |it| it.position),
+            Why::RolledBack | Why::FloorRaised | Why::Lowered => {
+                all.iter().rev().find(|it| it.digest == digest).and_then(|it| it.position)
+            }
+        };
+        all.push(Published { line: self.lines, position, generation, digest, names });
+    }
+
+    /// Where a revision is: a commit, or a prefix of [`MIN_PREFIX`] digits or more; a version; a revision id. `None`: the
+    /// service has not seen it, or the history of that time is gone.
+    pub fn find(&self, service: &ServiceName, followed_ref: &str, revision: &str) -> Option<Threshold<'_>> {
+        let published = self.services.get(service)?.as_slice();
+        let of_own = || published.iter().find(|it| it.names.is(revision));
+        let of_part = || published.iter().find(|it| it.names.parts.iter().any(|part| is_called(part, None, revision)));
+        let of_tip = || {
+            let is_it = |tip: &Tip| tip.tip == followed_ref && is_called(&tip.revision_id, None, revision);
+            let (line, _) = self.tips.iter().find(|(_, tip)| is_it(tip))?;
+            let pins = self.pins.get(service).map_or(&[][..], Vec::as_slice);
+            let is_pinned = pins.iter().rev().find(|(at, _)| at < line).is_some_and(|(_, is_pinned)| *is_pinned);
+            published.iter().rev().find(|it| it.line < *line).filter(|_| !is_pinned)
+        };
+        let found = of_own().or_else(of_tip).or_else(of_part)?;
+        Some(Threshold { published, position: found.position? })
+    }
+}
+
+impl Threshold<'_> {
+    /// Whether a release is before the revision, and so lacks it. `None`: its position is not known.
+    pub fn lacks(&self, generation: Generation) -> Option<bool> {
+        let known = self.published.iter().rev().find(|it| it.generation == generation);
+        match known {
+            Some(known) => known.position.map(|position| position < self.position),
+            // The history of that time is gone.
+            None => {
+                let is_older = self.published.iter().all(|it| generation < it.generation);
+                (generation > 0 && is_older).then_some(true)
+            }
+        }
+    }
+}
+
+impl Names {
+    fn is(&self, name: &str) -> bool {
+        is_called(&self.revision, self.version.as_ref().map(SourceVersion::as_str), name)
+    }
+}
+
+/// Whether a revision is called so.
+fn is_called(revision: &RevisionId, version: Option<&str>, name: &str) -> bool {
+    let is_prefix = || {
+        let hash = revision.as_str().rsplit(':').next().unwrap_or_default();
+        name.len() >= MIN_PREFIX && name.bytes().all(|b| b.is_ascii_hexdigit()) && hash.starts_with(name)
+    };
+    version == Some(name) || revision.as_str() == name || is_prefix()
+}
+
+/// The most repositories whose order is in memory, those asked for last.
+const MAX_REPOSITORIES: usize = 16;
+
+/// The orders that were read last, each with the segments that it was made of.
+#[derive(Debug, Default)]
+pub struct ReadPositions(Mutex<Vec<ReadOrder>>);
+
+/// A repository, the segments that were read, and the order in them.
+type ReadOrder = (RepositoryName, Vec<ObjectDigest>, Arc<Positions>);
+
+impl ReadPositions {
+    pub(super) fn get(&self, repository: &RepositoryName, segments: &[ObjectDigest]) -> Option<Arc<Positions>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|(name, of, _)| name == repository && of == segments)?;
+        let found = all.remove(at);
+        all.insert(0, found);
+        all.first().map(|(.., positions)| positions.clone())
+    }
+
+    pub(super) fn set(&self, repository: &RepositoryName, segments: Vec<ObjectDigest>, positions: Arc<Positions>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(name, ..)| name != repository);
+        all.truncate(MAX_REPOSITORIES - 1);
+        all.insert(0, (repository.clone(), segments, positions));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of the service `a`, at commit `name`; or a tip of `main`, which begins with `-`.
+    fn line(generation: u64, name: &str, content: &str, why: &str) -> String {
+        let commit = |name: &str| format!("{name:0<40}");
+        match name.strip_prefix('-') {
+            Some(tip) => format!(r#"{{"tip":"main","revision_id":"sha1:{}"}}"#, commit(tip)),
+            None => format!(
+                r#"{{"service":"a","generation":{generation},"event":"published","digest":"{}","commit":"{}","published_at":"2026-11-20T09:30:00Z","why":"{why}","by":null}}"#,
+                TarballDigest::of(content.as_bytes()),
+                commit(name),
+            ),
+        }
+    }
+
+    fn positions(lines: &[String]) -> Positions {
+        let mut positions = Positions::default();
+        let (older, newer) = lines.split_at(lines.len() / 2);
+        positions.add((older.join("\n") + "\n").as_bytes());
+        positions.add(newer.join("\n").as_bytes());
+        positions
+    }
+
+    /// For each generation whether it lacks the revision: `x` yes, `-` no, `?` unknown.
+    fn who_lacks(positions: &Positions, revision: &str, generations: std::ops::Range<u64>) -> String {
+        let Some(threshold) = positions.find(&"a".parse().unwrap(), "main", revision) else { return "none".to_owned() };
+        let shown = |generation| match threshold.lacks(generation) {
+            Some(lacks) => {
+                if lacks {
+                    'x'
+                } else {
+                    '-'
+                }
+            }
+            None => '?',
+        };
+        generations.map(shown).collect()
+    }
+
+    #[test]
+    fn what_is_before_the_publication_in_force_lacks_the_revision() {
+        let positions = positions(&[
+            line(11, "aaaaaaa1", "one", "followed"),
+            line(0, "-bbbbbbb2", "", ""),
+            line(13, "ccccccc3", "two", "followed"),
+            line(14, "ccccccc3", "another folder", "followed"),
+            line(0, "-ddddddd4", "", ""),
+            line(15, "eeeeeee5", "three", "followed"),
+            line(16, "aaaaaaa1", "one", "rolled-back"),
+            line(0, "-fffffff6", "", ""),
+            line(18, "ffffff77", "four", "followed"),
+        ]);
+        for (revision, expected) in [
+            // Generations 10 to 18; 12 and 17 were never published.
+            ("aaaaaaa1", "x-?----?-"),
+            ("bbbbbbb2", "x-?----?-"),
+            ("ccccccc3", "xx?---x?-"),
+            ("ddddddd", "xx?---x?-"),
+            ("eeeeeee5", "xx?xx-x?-"),
+            // Seen while the rollback was in force.
+            ("fffffff6", "x-?----?-"),
+            ("ffffff77", "xx?xxxx?-"),
+            ("dddddd", "none"),
+            ("0000000", "none"),
+        ] {
+            assert_eq!(who_lacks(&positions, revision, 10..19), expected, "{revision}");
+        }
+        assert!(positions.find(&"a".parse().unwrap(), "next", "bbbbbbb2").is_none(), "a tip of another ref");
+        assert!(positions.find(&"b".parse().unwrap(), "main", "aaaaaaa1").is_none(), "another service");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_unknown() {
+        let pin = |event: &str| {
+            format!(r#"{{"service":"a","generation":10,"event":"{event}","at":"2026-11-20T09:30:00Z","by":null}}"#)
+        };
+        let positions = positions(&[
+            line(10, "0000000a", "gone", "rolled-back"),
+            line(0, "-0000000b", "", ""),
+            line(11, "aaaaaaa1", "one", "followed"),
+            pin("pinned"),
+            line(0, "-bbbbbbb2", "", ""),
+            pin("unpinned"),
+            line(0, "-ccccccc3", "", ""),
+            line(12, "ddddddd4", "two", "followed"),
+            // The ref went back.
+            line(13, "aaaaaaa1", "one", "followed"),
+            line(0, "-eeeeeee5", "", ""),
+        ]);
+        for (revision, expected) in [
+            ("0000000a", "none"),
+            ("0000000b", "none"),
+            ("aaaaaaa1", "x?---"),
+            ("bbbbbbb2", "none"),
+            ("ccccccc3", "x?---"),
+            ("ddddddd4", "x?x-x"),
+            ("eeeeeee5", "x?---"),
+        ] {
+            assert_eq!(who_lacks(&positions, revision, 9..14), expected, "{revision}");
+        }
+    }
+
+    #[test]
+    fn versions_and_revisions_of_parts_are_found() {
+        let chart = |generation: u64, version: &str, part: char| {
+            let (hex, commit) = (format!("{generation:064x}"), part.to_string().repeat(40));
+            format!(
+                r#"{{"service":"a","generation":{generation},"event":"published","digest":"{}","revision_id":"helm:{version}+sha256:{hex}","version":"{version}","parts":[{{"to":"values","repository":"values","revision_id":"sha1:{commit}"}}],"published_at":"2026-11-20T09:30:00Z","why":"followed","by":null}}"#,
+                TarballDigest::of(version.as_bytes()),
+            )
+        };
+        let positions = positions(&[chart(1, "1.0.0", 'a'), chart(2, "1.1.0", 'a'), chart(3, "1.1.0", 'b')]);
+        for (revision, expected) in [("1.1.0", "?x--"), ("1.0.0", "?---"), ("aaaaaaa", "?---"), ("bbbbbbb", "?xx-")] {
+            assert_eq!(who_lacks(&positions, revision, 0..4), expected, "{revision}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Publishing candidates: stored content at once, other content after its build.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use weir_protocol::descriptor::{Descriptor, Representation};
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::encoding::Encoding;
+use weir_protocol::manifest::{Frame, Manifest};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::{Candidate, Service};
+use weir_store::Area;
+use weir_tarball::{Built, ContentKey};
+
+use super::attempt::Attempt;
+use super::decision::Content;
+use super::draft::BuiltContent;
+use super::error::PublishError;
+use super::known::KnownService;
+use super::pending_change::PendingChange;
+use super::protection::Protection;
+use super::publisher::Publisher;
+use super::repositories::Handle;
+use super::request::{Cached, Outcome};
+
+impl Publisher {
+    /// Publishes candidates whose content is stored: in the service's versions, or as the current version of another
+    /// service of the repository. Returns for each candidate whether it needs a build.
+    pub async fn publish_cached(
+        &self,
+        repository: &RepositoryName,
+        candidates: &[Candidate],
+        now: SystemTime,
+    ) -> Result<Vec<Cached>, PublishError> {
+        let handle = self.repositories.handle(repository);
+        let refused = lift_suspension(&handle).await.err();
+        let (mut cached, mut known, mut sources) = (Vec::with_capacity(candidates.len()), Vec::new(), HashMap::new());
+        {
+            let state = handle.repository.known();
+            for (service, row) in &state.services {
+                sources.extend(row.current.as_ref().map(|current| (current.key, service.clone())));
+            }
+            for (number, candidate) in candidates.iter().enumerate() {
+                let own = state.services.get(&candidate.service.name).map(Box::as_ref);
+                let (settled, source) = up_to_date_or_source(candidate, own, &sources);
+                if let Some(error) = refused.as_ref().filter(|_| !settled) {
+                    cached.push(Cached::Refused(error.clone()));
+                    continue;
+                }
+                cached.push(if settled { Cached::UpToDate } else { Cached::NeedsBuild });
+                known.extend(source.map(|source| (number, candidate.clone(), source)));
+            }
+        }
+        if known.is_empty() {
+            return Ok(cached);
+        }
+        let services = known.iter().flat_map(|(_, candidate, source)| [candidate.service.name.clone(), source.clone()]);
+        let published = handle.change(services.collect(), move |draft| {
+            let (mut published, mut shown) = (Vec::new(), Vec::new());
+            for (number, candidate, source) in known {
+                // A failure here leads to a build, which reports the error. It holds up no other candidate.
+                if let Ok(Some((_, changes))) = draft.publish_known(candidate, &source, now) {
+                    shown.extend(changes);
+                    published.push(number);
+                }
+            }
+            Ok::<_, PublishError>((published, shown))
+        });
+        for number in published.await? {
+            cached[number] = Cached::UpToDate;
+        }
+        Ok(cached)
+    }
+
+    /// Publishes a build whose frames were stored through `attempt`.
+    pub async fn publish_built(
+        &self,
+        candidate: &Candidate,
+        built: Built,
+        attempt: Attempt,
+        now: SystemTime,
+    ) -> Result<Outcome, PublishError> {
+        let service = &candidate.service;
+        let (protection, time) = attempt.finish().await?;
+        let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
+        let name = service.name.clone();
+        let built = BuiltContent { candidate: candidate.clone(), content, recipe: Some(recipe) };
+        let (mut pending_change, answer) = PendingChange::new(vec![name], move |draft| draft.publish(built, now));
+        pending_change.attempt = Some((protection, time));
+        self.repositories.handle(&service.repository).send(pending_change, answer).await
+    }
+
+    /// Stores a current or retained version that was rebuilt from its own commit, and replaces its representations if
+    /// their bytes have changed. Returns false if the version is gone, or if the build had another digest.
+    pub async fn publish_rebuilt(
+        &self,
+        service: &Arc<Service>,
+        version: &Descriptor,
+        built: Built,
+        attempt: Attempt,
+    ) -> Result<bool, PublishError> {
+        if built.digest != version.publication().digest {
+            return Ok(false);
+        }
+        let (protection, time) = attempt.finish().await?;
+        let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
+        let owned = service.clone();
+        let (mut pending_change, answer) = PendingChange::new(vec![service.name.clone()], move |draft| {
+            draft.replace_representations(&owned, &content, recipe)
+        });
+        pending_change.attempt = Some((protection, time));
+        self.repositories.handle(&service.repository).send(pending_change, answer).await
+    }
+
+    async fn store_built(
+        &self,
+        repository: &RepositoryName,
+        built: Built,
+        protection: &Protection,
+    ) -> Result<(Content, ObjectDigest), PublishError> {
+        let mut representations = Vec::new();
+        for (encoding, frames) in [(Encoding::Zstd, Some(built.zstd)), (Encoding::Gzip, built.gzip)] {
+            let Some(frames) = frames else { continue };
+            representations.push(self.store_representation(repository, encoding, frames, protection).await?);
+        }
+        let recipe = Bytes::from(built.recipe.to_bytes());
+        let recipe = self.repositories.store(repository, (Area::Private, "recipe"), recipe, protection).await?;
+        let Built { digest, sha256, size, omitted, .. } = built;
+        Ok((Content { digest, sha256, size, omitted, representations }, recipe))
+    }
+
+    async fn store_representation(
+        &self,
+        repository: &RepositoryName,
+        encoding: Encoding,
+        frames: Vec<Frame>,
+        protection: &Protection,
+    ) -> Result<Representation, PublishError> {
+        let count = u32::try_from(frames.len()).unwrap_or(u32::MAX);
+        let (digest, size) = match frames[..] {
+            [Frame { digest, size, .. }] => (digest, size),
+            _ => {
+                let manifest = Manifest::new(frames)?;
+                let bytes = manifest.to_bytes()?;
+                (
+                    self.repositories.store(repository, (Area::Public, "manifest"), bytes, protection).await?,
+                    manifest.size(),
+                )
+            }
+        };
+        Ok(Representation { encoding, dictionary: None, digest, size, frames: count })
+    }
+}
+
+/// Reloads a repository that could not be read before.
+///
+/// # Errors
+/// The repository is still suspended.
+async fn lift_suspension(handle: &Handle) -> Result<(), PublishError> {
+    if handle.repository.suspension().is_none() {
+        return Ok(());
+    }
+    handle.edit(Vec::new(), |_| Ok(())).await
+}
+
+/// Whether a candidate is up to date; otherwise the service that has a version with its content.
+fn up_to_date_or_source(
+    candidate: &Candidate,
+    own: Option<&KnownService>,
+    sources: &HashMap<ContentKey, ServiceName>,
+) -> (bool, Option<ServiceName>) {
+    let Candidate { service, key, .. } = candidate;
+    // A pinned service whose version was lost is published anyway.
+    if service.is_withdrawn() || (service.is_pinned() && service.current().is_some()) {
+        return (true, None);
+    }
+    let Some(own) = own else { return (false, sources.get(key).cloned()) };
+    if own.is_at(key)
+        && own.holds()
+        && let Some(current) = &own.current
+    {
+        let shown = service.current().is_some_and(|shown| {
+            // The descriptor of another repository is newer if the service was there in between.
+            shown.publication().repository == service.repository && shown.version() >= current.descriptor.version()
+        });
+        let same = current.descriptor.followed_ref() == service.followed.to_string();
+        // If the digest was found by another key, the row has the representations.
+        return if shown && same { (true, None) } else { (false, Some(service.name.clone())) };
+    }
+    // Another repository has published since: the same content is published again, above that.
+    let is_retained = own.is_at(key) || own.retained.iter().any(|retained| retained.key == *key);
+    let source = is_retained.then(|| service.name.clone());
+    (false, source.or_else(|| sources.get(key).cloned()))
+}

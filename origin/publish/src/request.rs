@@ -1,0 +1,55 @@
+//! Requests to a publisher, and their results.
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+use weir_protocol::descriptor::Generation;
+use weir_protocol::name::ServiceName;
+
+use super::error::PublishError;
+
+/// The result of publishing a candidate from stored content.
+#[derive(Debug)]
+pub enum Cached {
+    /// The candidate is published, or its service is pinned or withdrawn: there is nothing to do.
+    UpToDate,
+    /// The content is not stored, or publishing it failed; the build reports the error.
+    NeedsBuild,
+    /// A build could not be published either.
+    Refused(PublishError),
+}
+
+/// The result of publishing a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The digest is published already; nothing was written.
+    Unchanged,
+    /// Other representations, or another ref, for the same publication.
+    Revised,
+    /// It has a new generation.
+    Published,
+    /// An operator has pinned the service; nothing was written.
+    Pinned,
+    /// The service was deleted or redefined meanwhile; nothing was published.
+    Withdrawn,
+}
+
+/// A request of an operator to change a service's versions.
+#[derive(Debug, Clone)]
+pub struct VersionChange {
+    /// Applied only if the current generation is this one; `None`: always.
+    pub expected: Option<Generation>,
+    /// The operator's name, for the history.
+    pub by: Option<String>,
+    /// When it was made.
+    pub now: SystemTime,
+}
+
+/// A change of operators' definitions in one repository, applied as a whole.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DefinitionChange {
+    /// The repository's document: replaced, or removed by `Some(None)`. `None`: unchanged.
+    pub repository: Option<Option<Value>>,
+    /// Documents of the repository's services: replaced, or removed by `None`.
+    pub services: Vec<(ServiceName, Option<Value>)>,
+}

@@ -1,0 +1,38 @@
+//! Signs publications and freshness statements.
+
+use weir_protocol::access_list::key_line;
+use weir_protocol::descriptor::{Descriptor, DescriptorFields};
+use weir_protocol::envelope::Envelope;
+use weir_protocol::freshness::Freshness;
+use weir_protocol::token::SigningKey;
+
+/// The signing keys of an origin. All keys sign every publication, so that keys can be rotated while readers know
+/// only some of them. Without keys nothing is signed.
+#[derive(Debug, Default)]
+pub struct Signer {
+    keys: Vec<SigningKey>,
+}
+
+impl Signer {
+    /// A signer with these keys.
+    pub fn new(keys: Vec<SigningKey>) -> Self {
+        Self { keys }
+    }
+
+    /// Creates a descriptor with a signed publication.
+    pub fn descriptor(&self, fields: DescriptorFields) -> Descriptor {
+        Descriptor::signed(fields, &self.keys)
+    }
+
+    /// Signs a freshness statement. `None`: there is no key.
+    pub fn freshness(&self, statement: &Freshness) -> Option<Envelope> {
+        (!self.keys.is_empty()).then(|| statement.sign(&self.keys))
+    }
+
+    /// The sorted public keys, one a line.
+    pub fn public_keys(&self) -> String {
+        let mut lines: Vec<String> = self.keys.iter().map(|key| key_line(key.public()) + "\n").collect();
+        lines.sort();
+        lines.concat()
+    }
+}
