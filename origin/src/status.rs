@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_publish::Time;
 use weir_runtime::admin::Readiness;
-use weir_source::{Condition, Lost, Service, ServiceConfig, WithoutPin};
+use weir_source::{Condition, Lost, PollFailure, Service, ServiceConfig, WithoutPin};
 use weir_upstream::FetchSnapshot;
 
 use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
-use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
+use crate::reconcile::{Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 
 /// The states of all repositories and services.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {
@@ -160,7 +160,7 @@ fn repository(worker: &Handle) -> Value {
         "waits_for": waits_for.map(WaitsFor::as_str),
         "lfs": lfs.map(|lfs| self::lfs(&lfs)),
         "left_out_refs":
-            left_out.iter().map(|each| json!({ "ref": each.name, "reason": each.reason })).collect::<Vec<_>>(),
+            left_out.iter().map(|each| json!({ "ref": each.name, "reason": each.failure.reason })).collect::<Vec<_>>(),
     })
 }
 
@@ -203,7 +203,7 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
             Condition::Pending | Condition::Following | Condition::Pinned { .. } => {
                 let mut workers = service.followers().filter_map(|each| snapshot.workers.get(&each.repository));
                 workers.find_map(|worker| match worker.state().health {
-                    Health::Unhealthy { since, failure: Failure { step, reason, .. } } => Some(json!({
+                    Health::Unhealthy { since, failure: PollFailure { step, reason, .. } } => Some(json!({
                         "of": "repository", "repository": worker.config().name, "since": time(since),
                         "step": step, "reason": reason,
                     })),

@@ -49,14 +49,12 @@ pub struct LeftOutRef {
     pub name: String,
     /// Whether a service follows it.
     pub is_followed: bool,
-    /// `list refs` or `fetch`.
-    pub step: &'static str,
-    /// For operators, without credentials or the user info of a URL.
-    pub reason: String,
+    /// Why; the step is `list refs` or `fetch`.
+    pub failure: PollFailure,
 }
 
 /// Why a poll failed.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollFailure {
     /// `connect`, `authenticate`, `list refs`, `list`, `verify`, `fetch` or `write`.
     pub step: &'static str,
@@ -66,7 +64,7 @@ pub struct PollFailure {
     pub kind: &'static str,
     /// Whether it reached a deadline, instead of receiving an error.
     pub timeout: bool,
-    /// The upstream's `Retry-After`.
+    /// The upstream's `Retry-After`, from the end of the poll; at most a day.
     pub retry_after: Option<Duration>,
 }
 
@@ -92,7 +90,8 @@ impl PollFailure {
         "interrupted",
     ];
 
-    pub(super) fn new(
+    /// A failure of one of the [`KINDS`](Self::KINDS).
+    pub fn new(
         step: &'static str,
         kind: &'static str,
         error: &dyn std::fmt::Display,

@@ -15,13 +15,13 @@ use weir_protocol::query::{self, QueryError};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
-use weir_source::{ListTarget, Service, ServiceConfig};
+use weir_source::{ListTarget, PollFailure, Service, ServiceConfig};
 use weir_tarball::{Limits, ListedEntry, ListedKind};
 
 use super::problems::{self, SOON};
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::LimitsConfig;
-use crate::reconcile::{Failure, PreviewError, PreviewRequest, PreviewTarget};
+use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;
@@ -215,10 +215,10 @@ fn defined(snapshot: &Snapshot, name: &ServiceName) -> Result<Arc<ServiceConfig>
     }
 }
 
-fn not_mirrored(repository: &RepositoryName, failure: Option<Failure>) -> Problem {
+fn not_mirrored(repository: &RepositoryName, failure: Option<PollFailure>) -> Problem {
     let detail = match failure {
         None => format!("The first clone of repository `{repository}` is under way; its `status` says how far it is."),
-        Some(Failure { step, reason, .. }) => {
+        Some(PollFailure { step, reason, .. }) => {
             format!("Repository `{repository}` could not be cloned yet (step: {step}): {reason}. The origin retries.")
         }
     };

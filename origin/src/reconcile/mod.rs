@@ -46,4 +46,4 @@ pub(crate) use context::Context;
 pub(crate) use handle::{Handle, MirrorDisposal, Terminated};
 pub(crate) use preview::{PreviewError, PreviewRequest, PreviewTarget};
 pub(crate) use start::{StartOptions, start};
-pub use state::{Failure, Health, LfsFailure, LfsState, Phase, RepositoryState, WaitsFor};
+pub use state::{Health, LfsFailure, LfsState, Phase, RepositoryState, WaitsFor};

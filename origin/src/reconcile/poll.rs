@@ -13,7 +13,7 @@ use super::limiter::{HostLimiter, Kind};
 use super::poll_permit::PollPermit;
 use super::poll_watchdog::{PollLimits, PollWatchdog};
 use super::repository::Repository;
-use super::state::{Failure, Phase, RepositoryState, WaitsFor};
+use super::state::{Phase, RepositoryState, WaitsFor};
 
 /// The interval of the watchdog, and of updates of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -29,7 +29,7 @@ pub(super) struct Poller {
 
 /// The result of a poll.
 pub(super) struct PollResult {
-    pub(super) result: Result<SuccessfulPoll, Failure>,
+    pub(super) result: Result<SuccessfulPoll, PollFailure>,
     /// When it started to list refs. It has seen all earlier pushes.
     pub(super) listed_at: Instant,
     /// The time since then.
@@ -48,7 +48,7 @@ pub(super) struct SuccessfulPoll {
 impl PollResult {
     /// The result of a poll that panicked.
     pub(super) fn panicked() -> Self {
-        let result = Err(failed("fetch", JobPanicked.to_string()));
+        let result = Err(PollFailure::new("fetch", "local", &JobPanicked, false, None));
         Self { result, listed_at: Instant::now(), duration: Duration::ZERO, hydrated: false }
     }
 }
@@ -133,7 +133,7 @@ impl Poller {
         permit: &PollPermit,
         progress: &FetchProgress,
         listed_at: Instant,
-    ) -> Result<Option<SuccessfulPoll>, Failure> {
+    ) -> Result<Option<SuccessfulPoll>, PollFailure> {
         let Repository { name, source, context, .. } = &*self.repository;
         // Read after `listed_at`: a later service triggers another poll.
         let config = self.repository.config.borrow().clone();
@@ -158,7 +158,9 @@ impl Poller {
             };
             polled.poll(&request, interrupt).map(|outcome| (outcome, polled.left_out(&services)))
         })
-        .map_err(|error| failed("write", format!("no thread can be started: {error}")))?;
+        .map_err(|error| {
+            PollFailure::new("write", "local", &format!("no thread can be started: {error}"), false, None)
+        })?;
         let mut overdue = None;
         loop {
             tokio::select! {
@@ -169,15 +171,15 @@ impl Poller {
                         Ok(Some(SuccessfulPoll { changed: outcome == PollOutcome::Changed, left_out }))
                     }
                     Ok(Err(error)) => {
-                        let kind = if overdue.is_some() { "timeout" } else { error.kind };
-                        context.metrics.poll_failures.with_label_values(&[kind]).inc();
-                        Err(overdue.unwrap_or_else(|| error.into()))
+                        let failure = overdue.unwrap_or(error);
+                        context.metrics.poll_failures.with_label_values(&[failure.kind]).inc();
+                        Err(failure)
                     }
                     Err(panicked) => {
                         if let Some(mirror) = source.mirror() {
                             mirror.suspect_damage(Instant::now());
                         }
-                        Err(failed("fetch", panicked.to_string()))
+                        Err(PollFailure::new("fetch", "local", &panicked, false, None))
                     }
                 },
                 () = tokio::time::sleep(WATCH_INTERVAL), if overdue.is_none() => {
@@ -226,14 +228,4 @@ impl Poller {
             has_changed
         });
     }
-}
-
-impl From<PollFailure> for Failure {
-    fn from(PollFailure { step, reason, timeout, retry_after, .. }: PollFailure) -> Self {
-        Self { step, reason, timeout, retry_after }
-    }
-}
-
-fn failed(step: &'static str, reason: String) -> Failure {
-    Failure { step, reason, timeout: false, retry_after: None }
 }

@@ -5,9 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use weir_source::PollFailure;
 use weir_upstream::FetchSnapshot;
-
-use super::state::Failure;
 
 /// The longest time without progress, and for listing refs, in stall timeouts.
 const IDLE_STALLS: u32 = 4;
@@ -70,7 +69,7 @@ impl PollWatchdog {
     }
 
     /// Returns why the poll must be stopped, if it must. `is_clone`: it fetches the whole repository.
-    pub(super) fn expired(&self, is_clone: bool, now: Instant) -> Option<Failure> {
+    pub(super) fn expired(&self, is_clone: bool, now: Instant) -> Option<PollFailure> {
         let PollLimits { poll_timeout, stall_timeout, min_rate } = self.limits;
         let (max_idle, max_prepare) = (self.max_idle(), stall_timeout * PREPARE_STALLS);
         let elapsed = now - self.started_at;
@@ -92,7 +91,7 @@ impl PollWatchdog {
         } else {
             format!("the poll made no progress for {} s", max_idle.as_secs())
         };
-        Some(Failure { step, reason, timeout: true, retry_after: None })
+        Some(PollFailure::new(step, "timeout", &reason, true, None))
     }
 }
 
@@ -117,7 +116,7 @@ mod tests {
     }
 
     /// Observes a poll every second. Returns when it is stopped, and why.
-    fn observed(is_clone: bool, progress: impl Fn(u64) -> FetchSnapshot) -> Option<(u64, Failure)> {
+    fn observed(is_clone: bool, progress: impl Fn(u64) -> FetchSnapshot) -> Option<(u64, PollFailure)> {
         let start = Instant::now();
         let mut watchdog = PollWatchdog::new(progress(0), LIMITS, start);
         (1..1000).find_map(|second| {
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn stopped(after: u64, step: &str, words: &str, expired: Option<(u64, Failure)>) {
+    fn stopped(after: u64, step: &str, words: &str, expired: Option<(u64, PollFailure)>) {
         let (second, failure) = expired.unwrap();
         assert_eq!((second, failure.step, failure.timeout), (after, step, true), "{failure:?}");
         assert!(failure.reason.contains(words), "{failure:?}");

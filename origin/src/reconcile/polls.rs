@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tokio_util::task::AbortOnDropHandle;
-use weir_source::LeftOutRef;
+use weir_source::{LeftOutRef, PollFailure};
 
 use super::job::Job;
 use super::poll::{PollResult, Poller, SuccessfulPoll};
 use super::repository::Repository;
 use super::schedule::Schedule;
-use super::state::{Failure, Health, MAX_SHOWN_REFS, Phase};
+use super::state::{Health, MAX_SHOWN_REFS, Phase};
 use super::threads::ended;
 use weir_model::back_off::MAX_RETRY_AFTER;
 
@@ -93,12 +93,14 @@ impl Polls {
         let SuccessfulPoll { changed, mut left_out } = success;
         let Repository { name, context, source, threads, .. } = &*self.poller.repository;
         let before = self.poller.state.borrow().clone();
-        for LeftOutRef { reason, .. } in &mut left_out {
-            *reason = context.data_dir.redact(reason);
+        for LeftOutRef { failure, .. } in &mut left_out {
+            failure.reason = context.data_dir.redact(&failure.reason);
         }
         let complete = !left_out.iter().any(|each| each.is_followed);
-        for LeftOutRef { name: reference, reason, .. } in left_out.iter().take(MAX_SHOWN_REFS) {
-            if !before.left_out.iter().any(|known| (&known.name, &known.reason) == (reference, reason)) {
+        for LeftOutRef { name: reference, failure: PollFailure { reason, .. }, .. } in
+            left_out.iter().take(MAX_SHOWN_REFS)
+        {
+            if !before.left_out.iter().any(|known| (&known.name, &known.failure.reason) == (reference, reason)) {
                 tracing::warn!(repository = %name, reference, reason, "a ref of the upstream is left out; all others are followed");
             }
         }
@@ -127,10 +129,10 @@ impl Polls {
         (PollEnd::Succeeded { changed, complete }, result)
     }
 
-    fn failed(&mut self, mut failure: Failure, now: SystemTime) -> (PollEnd, &'static str) {
+    fn failed(&mut self, mut failure: PollFailure, now: SystemTime) -> (PollEnd, &'static str) {
         let Repository { name, context, .. } = &*self.poller.repository;
         failure.reason = context.data_dir.redact(&failure.reason);
-        let Failure { step, ref reason, timeout, retry_after } = failure;
+        let PollFailure { step, ref reason, timeout, retry_after, .. } = failure;
         let mut is_new = false;
         let shown = failure.clone();
         self.poller.state.send_modify(|state| is_new = state.poll_failed(shown, now));

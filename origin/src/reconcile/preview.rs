@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{ListRequest, ListTarget, Service, ServiceFailure, Source};
+use weir_source::{ListRequest, ListTarget, PollFailure, Service, ServiceFailure, Source};
 use weir_tarball::{Limits, ListedEntry, Listing, Selection};
 
 use super::handle::Handle;
 use super::job::Job;
 use super::part_sources::PartSources;
 use super::repository::Repository;
-use super::state::{Failure, Health};
+use super::state::Health;
 use super::threads::Threads;
 
 /// What is previewed.
@@ -51,7 +51,7 @@ pub(crate) struct Preview {
 #[derive(Debug)]
 pub(crate) enum PreviewError {
     /// The repository has not been cloned yet. With the last failure, if there was one.
-    NotMirrored(Option<Failure>),
+    NotMirrored(Option<PollFailure>),
     /// Such a service could not be published: the failed step and the reason.
     NotPublishable { step: &'static str, reason: String },
     /// It reached the deadline.

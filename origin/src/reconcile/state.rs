@@ -1,10 +1,10 @@
 //! The observable state of a repository.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use weir_protocol::name::ServiceName;
-use weir_source::LeftOutRef;
+use weir_source::{LeftOutRef, PollFailure};
 use weir_upstream::FetchSnapshot;
 
 /// The state of a repository, for `/status`, metrics and tests.
@@ -149,28 +149,8 @@ pub enum Health {
         /// When the first of the failed polls ended.
         since: SystemTime,
         /// The last failure.
-        failure: Failure,
+        failure: PollFailure,
     },
-}
-
-/// Why a poll failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The failed step: `connect`, `authenticate`, `list refs`, `list`, `verify`, `fetch` or `write`.
-    pub step: &'static str,
-    /// For operators, without credentials or the user info of a URL.
-    pub reason: String,
-    /// Whether it reached a deadline, instead of receiving an error.
-    pub timeout: bool,
-    /// The upstream's `Retry-After`, from the end of the poll; at most a day.
-    pub retry_after: Option<Duration>,
-}
-
-impl Failure {
-    /// Whether both have the same cause. A `Retry-After` that counts down is not a new cause.
-    fn has_cause_of(&self, other: &Self) -> bool {
-        (self.step, &self.reason) == (other.step, &other.reason)
-    }
 }
 
 impl RepositoryState {
@@ -198,9 +178,8 @@ impl RepositoryState {
         self.consecutive_failures = 0;
         self.last_success = Some(now);
         left_out.sort_by_key(|each| !each.is_followed);
-        if let Some(LeftOutRef { step, reason, .. }) = left_out.first().filter(|first| first.is_followed) {
-            let failure = Failure { step, reason: reason.clone(), timeout: false, retry_after: None };
-            self.mark_unhealthy(failure, now);
+        if let Some(LeftOutRef { failure, .. }) = left_out.first().filter(|first| first.is_followed) {
+            self.mark_unhealthy(PollFailure { timeout: false, retry_after: None, ..failure.clone() }, now);
         } else if !matches!(self.health, Health::Healthy { .. }) {
             self.health = Health::Healthy { since: now };
         }
@@ -209,15 +188,18 @@ impl RepositoryState {
     }
 
     /// A poll failed. Returns true if that is a new failure.
-    pub(super) fn poll_failed(&mut self, failure: Failure, now: SystemTime) -> bool {
+    pub(super) fn poll_failed(&mut self, failure: PollFailure, now: SystemTime) -> bool {
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
         self.mark_unhealthy(failure, now)
     }
 
     /// Records a failure, maybe while the poll is still running. Returns true if it is new.
-    pub(super) fn mark_unhealthy(&mut self, failure: Failure, now: SystemTime) -> bool {
+    pub(super) fn mark_unhealthy(&mut self, failure: PollFailure, now: SystemTime) -> bool {
         let (since, is_new) = match &self.health {
-            Health::Unhealthy { since, failure: known } => (*since, !known.has_cause_of(&failure)),
+            // A `Retry-After` that counts down is not a new cause.
+            Health::Unhealthy { since, failure: known } => {
+                (*since, (known.step, &known.reason) != (failure.step, &failure.reason))
+            }
             _ => (now, true),
         };
         self.health = Health::Unhealthy { since, failure };
@@ -228,10 +210,10 @@ impl RepositoryState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::UNIX_EPOCH;
+    use std::time::{Duration, UNIX_EPOCH};
 
-    fn failure(reason: &str) -> Failure {
-        Failure { step: "connect", reason: reason.to_owned(), timeout: false, retry_after: None }
+    fn failure(reason: &str) -> PollFailure {
+        PollFailure::new("connect", "connect", &reason, false, None)
     }
 
     #[test]
@@ -240,16 +222,14 @@ mod tests {
         let mut state = RepositoryState::new();
         assert!(state.poll_failed(failure("refused"), at(1)));
         assert!(!state.poll_failed(failure("refused"), at(2)));
-        let later = Failure { retry_after: Some(Duration::from_secs(9)), ..failure("refused") };
+        let later = PollFailure { retry_after: Some(Duration::from_secs(9)), ..failure("refused") };
         assert!(!state.poll_failed(later, at(2)));
         assert!(state.poll_failed(failure("no route"), at(3)));
         assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("no route") });
         assert_eq!((state.consecutive_failures, state.mirrored), (4, false));
 
-        let left_out = |is_followed| {
-            let (name, reason) = ("refs/tags/a".to_owned(), "a tag".to_owned());
-            vec![LeftOutRef { name, is_followed, step: "connect", reason }]
-        };
+        let left_out =
+            |is_followed| vec![LeftOutRef { name: "refs/tags/a".to_owned(), is_followed, failure: failure("a tag") }];
         state.poll_succeeded(left_out(true), at(4));
         assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("a tag") });
         assert!(state.mirrored && state.consecutive_failures == 0);

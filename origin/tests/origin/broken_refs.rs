@@ -23,7 +23,10 @@ async fn is_at(node: &Node, commit: &str) {
 fn shows_the_tag(state: &RepositoryState) {
     assert!(matches!(state.health, Health::Healthy { .. }), "{state:?}");
     let [tag] = &*state.left_out else { panic!("{state:?}") };
-    assert!(!tag.is_followed && tag.name == "refs/tags/deep" && tag.reason.contains("too many tags"), "{tag:?}");
+    assert!(
+        !tag.is_followed && tag.name == "refs/tags/deep" && tag.failure.reason.contains("too many tags"),
+        "{tag:?}"
+    );
     assert!(state.mirrored && state.consecutive_failures == 0, "{state:?}");
 }
 

@@ -37,7 +37,7 @@ impl GitSource {
         use RevisionError::{NoDefaultBranch, NoVersion, RefMissing};
         let is_missing = matches!(error, RefMissing(_) | NoVersion(_) | NoDefaultBranch);
         match self.left_out(std::slice::from_ref(service)).into_iter().find(|each| is_missing && each.is_followed) {
-            Some(LeftOutRef { reason, .. }) => ServiceFailure::transient("resolve", reason),
+            Some(LeftOutRef { failure, .. }) => ServiceFailure::transient("resolve", failure.reason),
             None => self.revision_failure(error),
         }
     }

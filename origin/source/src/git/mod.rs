@@ -104,8 +104,7 @@ impl GitSource {
         let describe = |(name, error): (BString, MirrorError)| LeftOutRef {
             name: mirror::display_name(name.as_bstr()),
             is_followed: name.to_str().is_ok_and(follows),
-            step: error.step(),
-            reason: error.to_string(),
+            failure: error.into(),
         };
         left_out.into_iter().map(describe).collect()
     }
