@@ -8,10 +8,11 @@ use weir_protocol::conditional;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
 use weir_runtime::serve::{Body, RequestBody};
 use weir_source::Service;
 
-use super::failure::{Failure, Unpublished};
+use super::problems::{self, LATER};
 use super::{EdgeApi, InCluster};
 use crate::catalog::Snapshot;
 use crate::cluster::Unreadable;
@@ -22,7 +23,7 @@ impl EdgeApi {
         &self,
         request: &Request<RequestBody>,
         name: &ServiceName,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, Problem> {
         let snapshot = self.catalog.snapshot();
         let owned = snapshot.services.get(name).filter(|service| self.is_owner(&snapshot, &service.repository));
         let Some(service) = owned else { return Box::pin(self.current_elsewhere(request, name)).await };
@@ -37,7 +38,7 @@ impl EdgeApi {
         &self,
         request: &Request<RequestBody>,
         name: &ServiceName,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, Problem> {
         let before = self.service(name).await?;
         self.refresh(&before.repository).await?;
         // It may have been deleted.
@@ -54,12 +55,12 @@ impl EdgeApi {
     }
 
     /// Reads the state of a repository again unless this origin owns it, or has done so just now.
-    pub(super) async fn refresh(&self, repository: &RepositoryName) -> Result<(), Failure> {
+    pub(super) async fn refresh(&self, repository: &RepositoryName) -> Result<(), Problem> {
         if self.is_owner(&self.catalog.snapshot(), repository) {
             return Ok(());
         }
         let Some(InCluster { replicas, .. }) = &self.cluster else { return Ok(()) };
-        replicas.refresh(repository).await.map_err(|Unreadable| Failure::Unreadable)
+        replicas.refresh(repository).await.map_err(|Unreadable| problems::unreadable())
     }
 
     /// The descriptor of a retained version.
@@ -68,7 +69,7 @@ impl EdgeApi {
         request: &Request<RequestBody>,
         name: &ServiceName,
         digest: &TarballDigest,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, Problem> {
         let service = self.service(name).await?;
         // What is retained never changes, but it expires, and new versions come.
         if !self.is_owner(&self.catalog.snapshot(), &service.repository) {
@@ -81,21 +82,25 @@ impl EdgeApi {
             Ok(Some(descriptor)) => Ok(answer(request, &descriptor)),
             // The versions may not be loaded yet.
             Ok(None) if service.current().is_none() => Err(self.not_published(&service)),
-            Ok(None) => Err(Failure::NoSuchVersion(name.clone(), *digest)),
+            Ok(None) => {
+                let detail = format!("Service `{name}` has no retained version {digest}.");
+                let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-version", "No such version", detail);
+                Err(problem.about("service", name))
+            }
             Err(error) => {
                 tracing::warn!(service = %name, %error, "a retained version cannot be read");
-                Err(Failure::Unreadable)
+                Err(problems::unreadable())
             }
         }
     }
 
-    async fn service(&self, name: &ServiceName) -> Result<Arc<Service>, Failure> {
+    async fn service(&self, name: &ServiceName) -> Result<Arc<Service>, Problem> {
         if let Some(service) = self.catalog.service(name) {
             return Ok(service);
         }
         if let Some(InCluster { replicas, .. }) = &self.cluster {
             // Another member may have defined it.
-            replicas.refresh_all().await.map_err(|Unreadable| Failure::Unreadable)?;
+            replicas.refresh_all().await.map_err(|Unreadable| problems::unreadable())?;
             if let Some(service) = self.catalog.service(name) {
                 return Ok(service);
             }
@@ -107,15 +112,17 @@ impl EdgeApi {
         } else if self.publisher.repositories.is_in_cluster() && self.publisher.repositories.is_published(name) {
             "it is published: the configuration of this origin may differ from that of others"
         } else {
-            return Err(Failure::NoSuchService(name.clone()));
+            return Err(Problem::no_such_service(name));
         };
-        Err(Failure::DefinitionsMissing(name.clone(), why))
+        let detail = format!("`{name}` is not defined here, but {why}.");
+        let title = "The origin may not know all that operators defined";
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "definitions-missing", title, detail);
+        Err(problem.about("service", name).retry_after(LATER))
     }
 
-    fn not_published(&self, service: &Service) -> Failure {
+    fn not_published(&self, service: &Service) -> Problem {
         let repository = self.catalog.repository(&service.repository).map(|worker| worker.state());
-        let why = Unpublished::of(repository.as_ref(), &service.condition(), SystemTime::now());
-        Failure::NotPublished(service.name.clone(), why)
+        problems::not_published(&service.name, repository.as_ref(), &service.condition(), SystemTime::now())
     }
 }
 

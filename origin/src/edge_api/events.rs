@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
+use weir_protocol::problem::Problem;
 use weir_publish::{Retired, Validity};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody, until};
 use weir_runtime::shutdown::Drain;
 
-use super::failure::Failure;
 use super::only_reads;
+use super::problems::LATER;
 use crate::catalog::Catalog;
 use crate::event_log::{EventLog, Read, Sequence};
 use crate::metrics::Metrics;
@@ -77,12 +78,12 @@ impl Events {
         &self,
         request: &Request<RequestBody>,
         certificate_ends: Option<SystemTime>,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, Problem> {
         only_reads(request.method())?;
         let body = if request.method() == Method::HEAD {
             Body::Empty
         } else {
-            let permit = self.permits.clone().try_acquire_owned().map_err(|_| Failure::TooManyStreams)?;
+            let permit = self.permits.clone().try_acquire_owned().map_err(|_| too_many_streams())?;
             self.stream(since(request.uri().query()), permit, certificate_ends)
         };
         let mut response = Response::new(body);
@@ -278,6 +279,12 @@ impl Drop for OpenStream {
     }
 }
 
+fn too_many_streams() -> Problem {
+    let detail = "The origin has reached its limit of event streams: poll, and retry later.";
+    let title = "Too many event streams are open";
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", title, detail).retry_after(LATER)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -302,7 +309,7 @@ mod tests {
     impl Reader {
         fn of(events: &Events, query: &str) -> Self {
             let request = Request::get(format!("/v1/events{query}")).body(RequestBody::Empty).unwrap();
-            let response = events.begin(&request, None).unwrap_or_else(Failure::into_response);
+            let response = events.begin(&request, None).unwrap_or_else(Problem::into_response);
             assert_eq!(response.status(), 200);
             Self { body: response.into_body(), lines: Lines::default() }
         }
@@ -439,7 +446,7 @@ mod tests {
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");
         let request = Request::get("/v1/events").body(RequestBody::Empty).unwrap();
-        assert!(matches!(events.begin(&request, None), Err(Failure::TooManyStreams)));
+        assert_eq!(events.begin(&request, None).err().unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(events.metrics.event_streams.get(), 1);
         // Only the paused clock advances.
         tokio::time::sleep(3 * weir_runtime::serve::PART_TIMEOUT).await;

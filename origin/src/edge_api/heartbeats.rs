@@ -8,22 +8,23 @@ use weir_protocol::descriptor::Selector;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
+use weir_protocol::problem::Problem;
 use weir_runtime::serve::{Body, RequestBody, RequestBodyError};
 
 use super::EdgeApi;
-use super::failure::Failure;
+use super::problems;
 use crate::catalog::Snapshot;
 use crate::reconcile::{Health, RepositoryState};
 
 impl EdgeApi {
     /// Signs a statement for each service of the request that this origin owns and has published. The others are absent.
-    pub(super) async fn heartbeats(&self, request: Request<RequestBody>) -> Result<Response<Body>, Failure> {
+    pub(super) async fn heartbeats(&self, request: Request<RequestBody>) -> Result<Response<Body>, Problem> {
         if request.method() != Method::POST {
-            return Err(Failure::UsePost);
+            return Err(Problem::method_not_allowed("POST"));
         }
         let body = request.into_body().read(MAX_REQUEST_BYTES).await;
-        let body = body.map_err(|error: RequestBodyError| Failure::Malformed(error.to_string()))?;
-        let request = HeartbeatRequest::parse(&body).map_err(|error| Failure::Malformed(error.to_string()))?;
+        let body = body.map_err(|error: RequestBodyError| Problem::malformed(error.to_string()))?;
+        let request = HeartbeatRequest::parse(&body).map_err(|error| Problem::malformed(error.to_string()))?;
         let (snapshot, now) = (self.catalog.snapshot(), SystemTime::now());
         let statements: Vec<_> =
             request.services.into_iter().filter_map(|service| self.statement(&snapshot, service, now)).collect();
@@ -33,7 +34,7 @@ impl EdgeApi {
         };
         // 256 signatures take some milliseconds for each key.
         let signed = spawn_blocking(move || statements.into_iter().filter_map(sign).collect::<Vec<_>>());
-        let services = signed.await.map_err(|_| Failure::Overloaded)?;
+        let services = signed.await.map_err(|_| problems::overloaded())?;
         // A session that ended while it signed: another origin may have published since.
         let services = if self.may_vouch() { services } else { Vec::new() };
         self.metrics.statements.inc_by(services.len() as u64);

@@ -4,16 +4,17 @@
 
 mod descriptor;
 mod events;
-mod failure;
 mod heartbeats;
 mod object;
 mod observed;
+mod problems;
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{Method, Request, Response};
 use tokio::sync::Semaphore;
+use weir_protocol::problem::Problem;
 use weir_protocol::route::{Route, RouteError};
 use weir_publish::{Publisher, Signer};
 use weir_runtime::admin;
@@ -29,7 +30,6 @@ use crate::member_client;
 use crate::metrics::Metrics;
 use crate::observed::Observed;
 pub(crate) use events::Events;
-use failure::Failure;
 
 /// The most concurrent searches for the version that references a missing object.
 const REFERENCE_LOOKUPS: usize = 2;
@@ -95,10 +95,10 @@ impl EdgeApi {
     async fn answer(&self, request: Request<RequestBody>, peer: &Peer) -> Response<Body> {
         let route = Route::parse(request.uri().path());
         if route == Ok(Route::Heartbeats) {
-            return self.heartbeats(request).await.unwrap_or_else(Failure::into_response);
+            return self.heartbeats(request).await.unwrap_or_else(Problem::into_response);
         }
         if route == Ok(Route::Observed) {
-            return self.observed(request, peer).await.unwrap_or_else(Failure::into_response);
+            return self.observed(request, peer).await.unwrap_or_else(Problem::into_response);
         }
         let request = &request;
         match route {
@@ -114,24 +114,24 @@ impl EdgeApi {
                 if let Err(failure) = only_reads(request.method()) {
                     return failure.into_response();
                 }
-                let response = self.object(request, &repository, &digest).await.unwrap_or_else(Failure::into_response);
+                let response = self.object(request, &repository, &digest).await.unwrap_or_else(Problem::into_response);
                 self.metrics.object_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }
             Ok(Route::Events) => {
-                self.events.begin(request, peer.certificate_ends).unwrap_or_else(Failure::into_response)
+                self.events.begin(request, peer.certificate_ends).unwrap_or_else(Problem::into_response)
             }
             // Paths for agents, which only edges serve.
             Ok(Route::Members) if self.cluster.is_some() => {
-                self.members(request).unwrap_or_else(Failure::into_response)
+                self.members(request).unwrap_or_else(Problem::into_response)
             }
-            Ok(_) | Err(RouteError::Unknown) => Failure::NoSuchPath.into_response(),
-            Err(RouteError::Malformed(detail)) => Failure::Malformed(detail).into_response(),
+            Ok(_) | Err(RouteError::Unknown) => Problem::no_such_path().into_response(),
+            Err(RouteError::Malformed(detail)) => Problem::malformed(detail).into_response(),
         }
     }
 
     /// The origins of the cluster.
-    fn members(&self, request: &Request<RequestBody>) -> Result<Response<Body>, Failure> {
+    fn members(&self, request: &Request<RequestBody>) -> Result<Response<Body>, Problem> {
         only_reads(request.method())?;
         let members = self.cluster.as_ref().map(|cluster| cluster.cluster.view().members());
         Ok(admin::json(&serde_json::to_value(members).unwrap_or_default()))
@@ -140,9 +140,9 @@ impl EdgeApi {
     fn counted_descriptor(
         &self,
         request: &Request<RequestBody>,
-        answer: Result<Response<Body>, Failure>,
+        answer: Result<Response<Body>, Problem>,
     ) -> Response<Body> {
-        let response = only_reads(request.method()).and(answer).unwrap_or_else(Failure::into_response);
+        let response = only_reads(request.method()).and(answer).unwrap_or_else(Problem::into_response);
         self.metrics.descriptor_requests.with_label_values(&[response.status().as_str()]).inc();
         response
     }
@@ -167,7 +167,7 @@ impl Handler for EdgeApi {
             }
             (Ok(identity), _) => {
                 tracing::debug!(address = %peer.address, ?identity, "a client certificate is not that of an edge");
-                Failure::NotAnEdge.into_response()
+                problems::not_an_edge().into_response()
             }
         };
         response.extensions_mut().insert(facts);
@@ -176,15 +176,15 @@ impl Handler for EdgeApi {
 }
 
 /// Whose certificate opened the connection. Connections outlive certificates.
-fn caller(peer: &Peer, now: SystemTime) -> Result<&Identity, Failure> {
+fn caller(peer: &Peer, now: SystemTime) -> Result<&Identity, Problem> {
     if peer.has_expired(now) {
-        return Err(Failure::CertificateExpired);
+        return Err(problems::unauthorized("The client certificate has expired: connect with a new one."));
     }
-    peer.identity.as_ref().ok_or(Failure::NotAnEdge)
+    peer.identity.as_ref().ok_or_else(problems::not_an_edge)
 }
 
-fn only_reads(method: &Method) -> Result<(), Failure> {
-    if matches!(*method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Failure::MethodNotAllowed) }
+fn only_reads(method: &Method) -> Result<(), Problem> {
+    if matches!(*method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Problem::method_not_allowed("GET, HEAD")) }
 }
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ mod tests {
                 Peer { address: ([127, 0, 0, 1], 1).into(), identity: Some(identity), certificate_ends: Some(ends) };
             assert!(caller(&peer, now).is_ok());
             let failure = caller(&peer, ends + Duration::from_secs(1)).unwrap_err();
-            assert_eq!(failure.into_response().status(), 401, "{role:?}");
+            assert_eq!(failure.status(), 401, "{role:?}");
         }
     }
 }

@@ -13,11 +13,12 @@ use tokio::time::{sleep, timeout};
 use weir_protocol::conditional;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_protocol::problem::Problem;
 use weir_runtime::serve::{Body, BoxError, RequestBody};
 use weir_store::{Area, ObjectError};
 
 use super::EdgeApi;
-use super::failure::Failure;
+use super::problems;
 
 /// The longest wait for the rebuild of an object.
 const REBUILD_WAIT: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ impl EdgeApi {
         request: &Request<RequestBody>,
         repository: &RepositoryName,
         digest: &ObjectDigest,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, Problem> {
         let etag = format!("\"{digest}\"");
         let known = request.headers().get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
         let mut response = Response::new(Body::Empty);
@@ -62,7 +63,7 @@ impl EdgeApi {
         &self,
         repository: &RepositoryName,
         digest: &ObjectDigest,
-    ) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
+    ) -> Result<(Bytes, OwnedSemaphorePermit), Problem> {
         let mut read = self.read_once(repository, digest).await?;
         if matches!(read, Err(ObjectError::Unavailable(_))) && self.publisher.repositories.objects().is_local() {
             // A single file may be permanently unreadable on a working disk; a rebuild replaces it.
@@ -76,19 +77,23 @@ impl EdgeApi {
         }
         // Each lookup reads the manifests of a repository.
         let lookup = timeout(PERMIT_WAIT, self.reference_lookups.acquire()).await;
-        let Ok(Ok(lookup)) = lookup else { return Err(Failure::Overloaded) };
+        let Ok(Ok(lookup)) = lookup else { return Err(problems::overloaded()) };
         Box::pin(self.refresh(repository)).await?;
         let reference = self.publisher.queries.find_reference(repository, digest).await;
         drop(lookup);
         let reference = reference.map_err(|error| {
             tracing::warn!(object = %digest, %error, "the version that references an object cannot be looked up");
-            Failure::ObjectUnavailable(*digest)
+            problems::object_unavailable(digest)
         })?;
         let Some(version) = reference else {
-            return Err(Failure::NoSuchObject(repository.clone(), *digest));
+            let detail = format!(
+                "No version of repository `{repository}` references this object: request the descriptor again."
+            );
+            let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-object", "No such object", detail);
+            return Err(problem.about("object", digest));
         };
         // Only the owner has a worker.
-        let worker = self.catalog.repository(repository).ok_or(Failure::ObjectUnavailable(*digest))?;
+        let worker = self.catalog.repository(repository).ok_or_else(|| problems::object_unavailable(digest))?;
         // A longer build continues, and helps the next request.
         let _ = timeout(REBUILD_WAIT, worker.rebuild(*digest, version)).await;
         self.read_once(repository, digest).await?.map_err(|error| unavailable(digest, &error))
@@ -99,9 +104,9 @@ impl EdgeApi {
         &self,
         repository: &RepositoryName,
         digest: &ObjectDigest,
-    ) -> Result<Result<(Bytes, OwnedSemaphorePermit), ObjectError>, Failure> {
+    ) -> Result<Result<(Bytes, OwnedSemaphorePermit), ObjectError>, Problem> {
         let permit = timeout(PERMIT_WAIT, self.object_permits.clone().acquire_owned()).await;
-        let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
+        let Ok(Ok(permit)) = permit else { return Err(problems::overloaded()) };
         let read = self.publisher.repositories.objects().get(repository, Area::Public, digest).await;
         if let Err(ObjectError::Corrupt(at)) = &read {
             tracing::warn!(object = %at, "the bytes of a stored object do not match its digest");
@@ -110,9 +115,9 @@ impl EdgeApi {
     }
 }
 
-fn unavailable(digest: &ObjectDigest, error: &ObjectError) -> Failure {
+fn unavailable(digest: &ObjectDigest, error: &ObjectError) -> Problem {
     tracing::warn!(%error, "an object cannot be sent");
-    Failure::ObjectUnavailable(*digest)
+    problems::object_unavailable(digest)
 }
 
 /// A response body that holds its permit until the object was sent.
