@@ -79,7 +79,7 @@ impl Collector {
 
     /// Collects after publications and periodically, until the drain begins.
     pub async fn run(mut self, drain: Drain) {
-        let interval = MAX_INTERVAL.min(self.retention.gc_grace_period / 2);
+        let interval = MAX_INTERVAL.min(self.repositories.shared.grace_period / 2);
         loop {
             tokio::select! {
                 () = drain.begun() => return,
@@ -113,7 +113,7 @@ impl Collector {
         };
         let is_due = |repository: &Repository| {
             repository.is_dirty.load(Ordering::Relaxed)
-                || repository.protected.needs_mark(now, self.retention.gc_grace_period)
+                || repository.protected.needs_mark(now, self.repositories.shared.grace_period)
                 || oldest(repository).is_some_and(|oldest| is_too_old(oldest, now, self.retention.age))
         };
         self.owned().filter(|handle| is_due(&handle.repository)).collect()
@@ -314,7 +314,7 @@ impl Collector {
         let private = self.repositories.objects().list(&repository.name, Area::Private).await?;
         let private = private.iter().filter(|object| !mark.private.contains(&object.digest));
         found.extend(private.map(|object| (object.digest, Area::Private)));
-        let (count, due) = collection.unreferenced(found.keys().copied(), now, self.retention.gc_grace_period);
+        let (count, due) = collection.unreferenced(found.keys().copied(), now, self.repositories.shared.grace_period);
         // A release waits until this is over.
         let _deleting = repository.deleting.lock().await;
         if !due.is_empty() {

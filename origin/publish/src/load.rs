@@ -209,7 +209,7 @@ pub(super) async fn read_manifest(
     Manifest::parse(&bytes).map_err(|error| ReadError::Damaged(format!("manifest {digest}: {error}")))
 }
 
-/// Reads the manifest with this digest.
+/// Reads the list of a stored mirror's bundles.
 pub(super) async fn read_mirror(
     objects: &Objects,
     repository: &RepositoryName,

@@ -143,7 +143,8 @@ impl Publisher {
     }
 
     /// Withdraws services of an owned repository: from then on they are not published, rolled back, pinned or raised to the
-    /// floor there, also by the next owner. Returns for each what its next repository publishes above.
+    /// floor there, also by the next owner. Returns for each what its next repository publishes above. The rows are withdrawn
+    /// in the one order of the writer, and only then the names are passed on: so two repositories never hold a service at once.
     ///
     /// # Errors
     /// This origin does not own the repository, or the record cannot be written.

@@ -1,4 +1,4 @@
-//! The repositories, each with its [writer](super::writer) task. What is asked here is answered from memory.
+//! The repositories, each with its [writer](super::writer) task. Questions are answered from memory; only `row` reads a page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Lets the writer apply a change. If the caller gives up, the change is completed anyway.
+    /// Lets the writer apply a change; see [`PendingChange::new`]. If the caller gives up, it is completed anyway.
     pub(super) async fn change<T, E>(
         &self,
         services: Vec<ServiceName>,
@@ -56,7 +56,8 @@ impl Handle {
         self.send(pending_change, answer).await
     }
 
-    /// As [`Handle::change`], of which no request sees anything.
+    /// As [`Handle::change`], for a change that nothing is shown or announced of. If `apply` fails, it must leave the draft
+    /// unchanged.
     pub(super) async fn edit<T: Send + 'static>(
         &self,
         services: Vec<ServiceName>,
@@ -256,10 +257,10 @@ impl Repositories {
 
     /// The repositories in which the service has a current version: for a while after a move there are two.
     pub fn repositories_of(&self, service: &ServiceName) -> Vec<RepositoryName> {
-        let has_it = |repository: &Arc<Repository>| {
-            repository.known().services.get(service).is_some_and(|known| known.current.is_some())
+        let has_it = |handle: &Handle| {
+            handle.repository.known().services.get(service).is_some_and(|known| known.current.is_some())
         };
-        self.all().into_iter().filter(has_it).map(|repository| repository.name.clone()).collect()
+        self.map().iter().filter(|(_, handle)| has_it(handle)).map(|(name, _)| name.clone()).collect()
     }
 
     /// The last generation of a service in a repository; 0 if it has none.
@@ -344,12 +345,14 @@ impl Repositories {
     /// Whether the catalog may lack definitions: a repository is suspended, was reloaded just now, or has lost its
     /// record.
     pub fn may_have_unknown_definitions(&self) -> bool {
-        self.all().iter().any(|repository| repository.may_have_unknown_definitions()) || self.without_record() > 0
+        // In a statement of its own, which unlocks the map.
+        let unknown = self.map().values().any(|handle| handle.repository.may_have_unknown_definitions());
+        unknown || self.without_record() > 0
     }
 
     /// Whether operators ever defined anything, even if it was deleted since.
     pub fn operators_have_defined(&self) -> bool {
-        self.all().iter().any(|repository| repository.known().record.operators_have_defined)
+        self.map().values().any(|handle| handle.repository.known().record.operators_have_defined)
     }
 
     /// How many repositories have objects but still no record.

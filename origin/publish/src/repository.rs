@@ -119,7 +119,7 @@ impl Repository {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For its keeper.
+    /// For its writer alone.
     pub(super) fn change_known(&self) -> RwLockWriteGuard<'_, Known> {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }

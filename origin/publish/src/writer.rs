@@ -4,8 +4,8 @@
 //! An unknown outcome is resolved before anything else is written: the same bytes are put again, or are found to be
 //! stored already.
 //!
-//! In a cluster it writes only while this origin owns the repository (`ownership.rs`). What is in memory is its
-//! [keeper](super::keeper)'s.
+//! In a cluster it writes only while this origin owns the repository (`ownership.rs`). Its
+//! [keeper](super::keeper) takes over in memory what is stored.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
