@@ -173,7 +173,6 @@ impl Rebuilds {
             }
             Err(RebuildError::Failed(failure)) => {
                 let reason = repository.context.data_dir.redact(&failure.reason);
-                repository.poll_if_needed();
                 tracing::warn!(%object, step = failure.step, reason, "a version cannot be rebuilt");
                 reason
             }

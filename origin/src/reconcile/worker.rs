@@ -6,7 +6,7 @@
 //! | event | handler | what it does |
 //! |---|---|---|
 //! | the next poll is due ([`Polls`]) | `run` | starts a poll |
-//! | the poll ended | `handle_poll` | schedules the next poll, marks services due if refs changed, starts maintenance |
+//! | the poll ended | `handle_poll` | marks services due if refs changed; `run` then starts maintenance |
 //! | services are due ([`ServiceStates`]) | `advance` | starts to resolve their refs ([`Steps`]) |
 //! | the refs were resolved | `handle_resolved` | collects candidates, restricts LFS fetches of outdated builds |
 //! | there are candidates | `advance` | starts to publish candidates whose content is cached |
@@ -14,7 +14,7 @@
 //! | a build ended | `handle_build_end` | records the result, with a back-off after a failure |
 //! | a build started or ended to fetch LFS objects | `handle_step` | updates the state |
 //! | a back-off ended ([`BackOffs`]) | `run` | marks its service due |
-//! | a rebuild of a lost version was requested, or ended ([`Rebuilds`]) | `run` | starts it; marks a service due whose current version stays lost |
+//! | a rebuild of a lost version was requested, or ended ([`Rebuilds`]) | `run` | starts it; marks a service due whose current version stays lost, and triggers a poll that repairs the mirror |
 //! | maintenance ended ([`Maintenance`]) | `run` | triggers a poll that repairs the mirror |
 //! | a signal ([`WorkerSignals`](super::signals::WorkerSignals)) | `run` | triggers a poll, marks all or all composed services due, or ends back-offs |
 //! | a new configuration | `reconfigure` | changes the schedule, ends back-offs |
@@ -136,6 +136,7 @@ impl Worker {
                 end = self.steps.next() => self.handle_step(end),
                 due = self.rebuilds.next(&self.services) => {
                     due.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
+                    self.polls.trigger_if_needed();
                 }
                 Some(request) = rebuild_requests.recv() => self.rebuilds.start(*request, &self.services),
                 () = signals.poll.notified() => self.polls.trigger(),
