@@ -118,7 +118,7 @@ impl Source {
     /// Whether anything is stored that may be published without querying the upstream.
     pub fn has_content(&self) -> bool {
         match &self.0 {
-            Kind::Git(git) => git.has_content(),
+            Kind::Git(git) => git.mirror.exists(),
             Kind::Artifacts(artifacts) => artifacts.has_content(),
         }
     }
@@ -126,7 +126,7 @@ impl Source {
     /// Whether a poll is needed before its time: to repair the stored content, for example. Never waits for the disk.
     pub fn needs_poll(&self, now: Instant) -> bool {
         match &self.0 {
-            Kind::Git(git) => git.needs_repair(now),
+            Kind::Git(git) => git.mirror.needs_poll(now),
             Kind::Artifacts(artifacts) => artifacts.needs_poll(),
         }
     }
@@ -142,7 +142,7 @@ impl Source {
     /// Removes the content of the same repository at other URLs. Called once this content is complete.
     pub fn remove_siblings(&self) {
         match &self.0 {
-            Kind::Git(git) => git.remove_siblings(),
+            Kind::Git(git) => git.mirror.remove_siblings(),
             Kind::Artifacts(artifacts) => artifacts.remove_siblings(),
         }
     }
@@ -150,7 +150,7 @@ impl Source {
     /// Removes all stored content. Nothing may use it any more.
     pub fn remove_all(&self) {
         match &self.0 {
-            Kind::Git(git) => git.remove_all(),
+            Kind::Git(git) => git.mirror.remove_all(),
             Kind::Artifacts(artifacts) => artifacts.remove_all(),
         }
     }

@@ -1,7 +1,7 @@
 //! The HTTP API of operators: reads and changes repositories, services and versions, and receives webhooks.
 //!
-//! [`route`] parses paths, [`access`] authenticates, [`problems`] has the errors that several requests share, and [`forward`] passes on what another member
-//! of the cluster has to answer. Begin at [`OperatorApi::start`].
+//! [`route`] parses paths, [`access`] authenticates, [`problems`] has the problems that several requests share, and [`forward`]
+//! passes on what another member of the cluster has to answer. Begin at [`OperatorApi::start`].
 
 mod access;
 mod audit;
@@ -249,7 +249,7 @@ impl OperatorApi {
         caller: &Caller,
     ) -> Result<Response<Body>, Problem> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
-        let body = if reads { Bytes::new() } else { body.read(MAX_DOCUMENT_BYTES).await.map_err(problems::unread)? };
+        let body = if reads { Bytes::new() } else { body.read(MAX_DOCUMENT_BYTES).await? };
         let Some(members) = &self.members else {
             return self.admitted(route, head, body, caller.name.clone()).await;
         };

@@ -1,4 +1,5 @@
-//! The problems that several requests of operators have. All others are built where they happen.
+//! The problems of errors of other modules, and those that several requests of operators have, in words for operators. All
+//! others are built where they happen.
 
 use std::time::Duration;
 
@@ -7,7 +8,6 @@ use weir_model::ValidationError;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
 use weir_publish::PublishError;
-use weir_runtime::serve::RequestBodyError;
 
 use crate::catalog::{EditError, Refusal};
 use crate::cluster::Unreadable;
@@ -72,7 +72,7 @@ pub(super) fn edit_failed(reason: &str) -> Problem {
     ))
 }
 
-/// A task of the origin panicked.
+/// A task of the origin panicked, or failed for a reason that the log has.
 pub(super) fn failed<E>(_: E) -> Problem {
     origin_failed(
         "The origin failed to do this; its log has the reason. A requested change may have been committed: check with `GET` \
@@ -83,14 +83,6 @@ pub(super) fn failed<E>(_: E) -> Problem {
 
 fn origin_failed(detail: String) -> Problem {
     Problem::new(S::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed", detail).retry_after(SOON)
-}
-
-/// The body of a request was not read.
-pub(super) fn unread(error: RequestBodyError) -> Problem {
-    match error {
-        RequestBodyError::BrokeOff => Problem::malformed("the request's body ended early."),
-        error => error.into(),
-    }
 }
 
 /// A change of what is published was not made.

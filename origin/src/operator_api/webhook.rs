@@ -118,6 +118,7 @@ impl Webhooks {
         let taken = taken.unwrap_or_else(|_| Err(Problem::body_too_slow()));
         let result = match &taken {
             Ok(result) => result.as_str(),
+            // Only a delivery that finds no slot has this status.
             Err(problem) if problem.status() == StatusCode::TOO_MANY_REQUESTS => "overloaded",
             Err(_) => "unread",
         };
@@ -171,7 +172,7 @@ impl Webhooks {
         let mut delivery = Delivery::begin(provider, headers, &secrets);
         let mut length = 0;
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| problems::unread(RequestBodyError::BrokeOff))?;
+            let frame = frame.map_err(|_| RequestBodyError::BrokeOff)?;
             if let Ok(data) = frame.into_data() {
                 length += data.len();
                 if length > MAX_BODY_BYTES {

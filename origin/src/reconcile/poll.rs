@@ -56,7 +56,7 @@ impl PollResult {
 impl Poller {
     /// Polls once, with permits and a deadline.
     pub(super) async fn poll(&self) -> PollResult {
-        if self.repository.source.mirror().is_some_and(|mirror| mirror.needs_check()) {
+        if self.repository.source.mirror().is_some_and(|git| git.mirror.needs_full_check()) {
             self.check_mirror().await;
         }
         let hydrated = self.hydrate().await;
@@ -96,8 +96,8 @@ impl Poller {
         let Repository { name, source, threads, .. } = &*self.repository;
         let source = source.clone();
         let job = Job::start(&format!("check {name}"), threads, move |stop| {
-            if let Some(mirror) = source.mirror() {
-                mirror.check(Instant::now(), stop);
+            if let Some(git) = source.mirror() {
+                git.mirror.full_check(Instant::now(), stop);
             }
         });
         if let Ok(mut job) = job {
@@ -176,8 +176,8 @@ impl Poller {
                         Err(failure)
                     }
                     Err(panicked) => {
-                        if let Some(mirror) = source.mirror() {
-                            mirror.suspect_damage(Instant::now());
+                        if let Some(git) = source.mirror() {
+                            git.mirror.mark_suspect(Instant::now());
                         }
                         Err(PollFailure::new("fetch", "local", &panicked, false, None))
                     }

@@ -78,8 +78,8 @@ impl Repository {
 
     /// The failure of a job that panicked, maybe because the mirror is damaged.
     pub(super) fn panicked(&self, step: &'static str, panicked: &JobPanicked) -> ServiceFailure {
-        if let Some(mirror) = self.source.mirror() {
-            mirror.suspect_damage(Instant::now());
+        if let Some(git) = self.source.mirror() {
+            git.mirror.mark_suspect(Instant::now());
         }
         ServiceFailure::transient(step, panicked.to_string())
     }

@@ -171,7 +171,7 @@ impl Worker {
         // In a cluster another origin may have reported newer revisions.
         let fetched_at = source
             .mirror()
-            .and_then(|mirror| mirror.refs_changed_at())
+            .and_then(|git| git.mirror.refs_changed_at().ok())
             .filter(|_| !context.publisher.repositories.is_in_cluster());
         if let Some(fetched_at) = fetched_at {
             self.reports.revisions.restored(fetched_at);

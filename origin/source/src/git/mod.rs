@@ -12,7 +12,7 @@ mod resolve;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use gix::bstr::{BString, ByteSlice};
 use weir_git::MirrorHandle;
@@ -35,7 +35,8 @@ use crate::Service;
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub struct GitSource {
     repository: RepositoryName,
-    mirror: MirrorHandle,
+    /// What needs no service.
+    pub mirror: MirrorHandle,
     /// Which pinned commits are reachable from a branch or a tag.
     reachability: Mutex<ReachabilityCache>,
     /// Bytes of disk reserved for LFS objects that are being fetched.
@@ -160,15 +161,6 @@ impl GitSource {
         Some(RevisionId::from(&commit))
     }
 
-    pub(crate) fn has_content(&self) -> bool {
-        self.mirror.exists()
-    }
-
-    /// When the stored refs last changed.
-    pub fn refs_changed_at(&self) -> Option<SystemTime> {
-        self.mirror.refs_changed_at().ok()
-    }
-
     /// The LFS files that must be fetched before a service can be built at a revision.
     pub fn missing_lfs_files(
         &self,
@@ -203,35 +195,5 @@ impl GitSource {
     /// Fails if the disk has no room for so many bytes.
     fn require_room(&self, bytes: u64) -> Result<(), String> {
         free_disk::require_room(&self.shared.data_dir, self.shared.min_free.saturating_add(bytes))
-    }
-
-    /// Whether something failed that damage would explain, so that the stored content must be checked. Never waits for the
-    /// disk.
-    pub fn needs_check(&self) -> bool {
-        self.mirror.needs_full_check()
-    }
-
-    /// Reads all of the stored content to find damage.
-    pub fn check(&self, now: Instant, stop: &AtomicBool) {
-        self.mirror.full_check(now, stop);
-    }
-
-    /// Records that something failed that damage of the stored content would explain.
-    pub fn suspect_damage(&self, now: Instant) {
-        self.mirror.mark_suspect(now);
-    }
-
-    /// Whether the next poll repairs the stored content. Never waits for the disk.
-    pub(crate) fn needs_repair(&self, now: Instant) -> bool {
-        self.mirror.needs_poll(now)
-    }
-
-    /// Removes the content of the same repository at other URLs. Called once this content is complete.
-    pub(crate) fn remove_siblings(&self) {
-        self.mirror.remove_siblings();
-    }
-
-    pub(crate) fn remove_all(&self) {
-        self.mirror.remove_all();
     }
 }
