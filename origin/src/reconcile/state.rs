@@ -179,6 +179,7 @@ impl RepositoryState {
         self.last_success = Some(now);
         left_out.sort_by_key(|each| !each.is_followed);
         if let Some(LeftOutRef { failure, .. }) = left_out.first().filter(|first| first.is_followed) {
+            // The poll had an answer in time: what the ref's attempt met says nothing of the next poll.
             self.mark_unhealthy(PollFailure { timeout: false, retry_after: None, ..failure.clone() }, now);
         } else if !matches!(self.health, Health::Healthy { .. }) {
             self.health = Health::Healthy { since: now };
