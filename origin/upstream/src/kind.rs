@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::endpoint::{Address, Endpoint, Scheme};
 
-/// The kind of a repository: `git`, `helm` or `oci`. Only `weir-source` decides by it.
+/// The kind of a repository: `git`, `helm` or `oci`. What a source of a kind does is above this crate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceKind {

@@ -1,14 +1,15 @@
 //! How an upstream is reached, bounded and judged, whatever its kind. Begin at [`Upstream`].
 //!
 //! - **Defined**: [`RepositoryConfig`] is a `[[repository]]`, [`UpstreamsConfig`] is `[upstreams]`. [`SourceKind`] says which
-//!   keys a kind has, and nothing else here depends on it.
+//!   keys and URLs a kind has; what else depends on the kind is above.
 //! - **Reached**: [`Endpoint`] is the parsed URL, [`EgressPolicy`] says which hosts and addresses are allowed. [`http`] sends
-//!   all requests, [`outside_program`] starts all programs. What goes wrong is an [`UpstreamError`].
+//!   all requests of HTTP, [`outside_program`] starts all programs. What goes wrong is an [`UpstreamError`].
 //! - **Bounded**: by the limits of the upstream, and by the disk of the [`DataDir`] ([`free_disk`]). [`FetchProgress`] shows
 //!   how far a fetch is.
 //! - **Judged**: [`signatures`] are verified by programs. [`VersionRange`] says which tag is the highest.
 //!
-//! The crate knows neither repositories of Git nor archives, and no service: what follows an upstream is above it.
+//! The crate has the keys and limits of all kinds, but opens neither a repository of Git nor an archive, and knows no service:
+//! what follows an upstream is above it.
 
 mod config;
 mod data_dir;
