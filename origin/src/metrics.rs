@@ -25,8 +25,9 @@ metric_families! {
             { reason: ["host_permit", "host_budget", "permit", "large_permit", "lfs_permit"] };
         /// 1 when the last poll of the repository succeeded. Absent before the first poll.
         pub(crate) repository_healthy: IntGaugeVec = "weir_origin_repository_healthy" { repository };
-        /// Refs of the upstream that the last successful poll left out, because they cannot be stored, fetched or decoded;
-        /// `/status` names the first 20. The repository is unhealthy only if a service follows one of them.
+        /// Refs of the upstream that the last successful poll left out, because they cannot be stored, fetched or decoded, and
+        /// what seems to be a higher version of a chart or artifact, but cannot be followed; `/status` names the first 20. The
+        /// repository is unhealthy only if a service follows one of them.
         pub(crate) refs_left_out: IntGaugeVec = "weir_origin_refs_left_out" { repository };
         /// When the repository was last polled with success, in Unix seconds.
         pub(crate) last_success: GaugeVec = "weir_origin_repository_last_success_timestamp_seconds" { repository };

@@ -42,11 +42,11 @@ impl Source {
         }
     }
 
-    /// The refs that the last poll left out.
+    /// The refs and versions that the last poll left out.
     pub fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
         match &self.0 {
             Kind::Git(git) => git.left_out(services),
-            Kind::Artifacts(_) => Vec::new(),
+            Kind::Artifacts(artifacts) => artifacts.left_out(),
         }
     }
 

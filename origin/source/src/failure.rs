@@ -42,7 +42,7 @@ impl ServiceFailure {
     }
 }
 
-/// A ref of an upstream that a poll left out.
+/// A ref of an upstream that a poll left out, or a version that it passed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOutRef {
     /// Its name for messages.

@@ -81,7 +81,7 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
     charts.index("gone", "1.0.0", &wrong);
     charts.index("later", "2.0.0", &wrong);
     charts.index("busy", "1.0.0", &wrong);
-    charts.index("shop", "1.0", &wrong);
+    charts.index("shop", "1.0.0.1", &wrong);
     let bad = ["busy", "out", "bomb", "large", "loose", "stale", "gone", "later", "none"];
     let mut config = charts.config(&home, &[&bad[..], &["shop"]].concat());
     config.repositories[0].redirects = serde_json::from_value(json!(["127.0.0.1"])).unwrap();
@@ -113,6 +113,10 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
     assert!(node.metric("weir_origin_mirror_bytes{repository=\"shop\"}").await > 0.0);
     let healthy = node.repository(|state| state.applied_polls > 0).await;
     assert!(matches!(healthy.health, Health::Healthy { .. }), "{healthy:?}");
+    let left_out = node.status().await["repositories"][0]["left_out_refs"].clone();
+    let reason = "chart `shop` `1.0.0.1` is not a version as helm reads it: a lower version is followed";
+    assert_eq!(left_out, json!([{ "ref": "chart `shop` `1.0.0.1`", "reason": reason }]));
+    assert_eq!(node.metric("weir_origin_refs_left_out{repository=\"shop\"}").await, 1.0);
     charts.answers();
     node.poll().await;
     // Those that may be mended without another index are downloaded again after a back-off of seconds.

@@ -78,8 +78,12 @@ impl VersionRange {
 
     /// The version of a tag, if it is in the range. `tag` is the name below `refs/tags/`.
     pub fn version(&self, tag: &str) -> Option<Version> {
-        let rest = tag.strip_prefix(&self.prefix)?;
-        parse_version(rest).filter(|version| self.contains(version))
+        parse_version(self.without_prefix(tag)?).filter(|version| self.contains(version))
+    }
+
+    /// What follows the prefix in a tag that has it.
+    pub fn without_prefix<'a>(&self, tag: &'a str) -> Option<&'a str> {
+        tag.strip_prefix(&self.prefix)
     }
 
     /// Whether a version is in the range, whatever the prefix.

@@ -14,7 +14,7 @@ use super::super::helm::{Chart, ChartRegistry, ChartVersion, HelmIndex, Place, R
 use super::super::metrics::SourceMetrics;
 use super::super::oci::{Artifact, ArtifactRef, Artifacts, OciName, Registry, Selector, Tokens};
 use super::{Blob, Chosen, Location, chart_revision};
-use crate::Service;
+use crate::{LeftOutRef, Service};
 
 /// How the versions of an upstream are listed.
 pub(super) enum Listing {
@@ -28,6 +28,9 @@ pub(super) enum Listing {
 
 /// What is followed, each with what it stands for, or why that is nothing.
 pub(super) type Choices = Vec<(Followed, Result<Chosen, ServiceFailure>)>;
+
+/// With the versions that are passed over.
+type Listed = (Choices, Vec<LeftOutRef>);
 
 impl Listing {
     pub(super) fn new(config: &RepositoryConfig, metrics: &SourceMetrics) -> Self {
@@ -50,30 +53,36 @@ impl Listing {
         tokens: &Tokens,
         services: &[Arc<Service>],
         progress: &FetchProgress,
-    ) -> Result<Choices, UpstreamError> {
+    ) -> Result<Listed, UpstreamError> {
+        let mut left_out = Vec::new();
         let mut followed: Vec<&Followed> = services.iter().map(|service| &service.followed).collect();
         followed.sort_by_cached_key(ToString::to_string);
         followed.dedup();
         let charts = || -> (Vec<Followed>, Vec<Chart>) {
             followed.iter().filter_map(|followed| Some(((*followed).clone(), followed.chart()?.clone()))).unzip()
         };
-        match self {
+        let choices = match self {
             Self::Index(index) => {
                 let (followed, charts) = charts();
-                Ok(followed.into_iter().zip(list_charts(index, client, &charts, progress)?).collect())
+                let chosen = list_charts(index, client, &charts, progress, &mut left_out)?;
+                followed.into_iter().zip(chosen).collect()
             }
             Self::Charts(of_registry) => {
                 let (followed, charts) = charts();
-                let chosen = list_charts_of_registry(of_registry, client, tokens, &charts)?;
-                Ok(followed.into_iter().zip(chosen).collect())
+                let chosen = list_charts_of_registry(of_registry, client, tokens, &charts, &mut left_out)?;
+                followed.into_iter().zip(chosen).collect()
             }
             Self::Artifacts(artifacts) => {
                 followed.retain(|followed| followed.artifact().is_some());
                 let refs: Vec<&ArtifactRef> = followed.iter().filter_map(|followed| followed.artifact()).collect();
-                let chosen = list_artifacts(artifacts, client, tokens, &refs)?;
-                Ok(followed.into_iter().cloned().zip(chosen).collect())
+                let chosen = list_artifacts(artifacts, client, tokens, &refs, &mut left_out)?;
+                followed.into_iter().cloned().zip(chosen).collect()
             }
-        }
+        };
+        // Several ranges may pass over the same version.
+        left_out.sort_by(|one, other| one.name.cmp(&other.name));
+        left_out.dedup();
+        Ok((choices, left_out))
     }
 }
 
@@ -82,17 +91,21 @@ fn list_charts(
     client: &Client<'_>,
     charts: &[Chart],
     progress: &FetchProgress,
+    left_out: &mut Vec<LeftOutRef>,
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
     let max_bytes = client.session().upstream.limits.max_chart.as_u64();
     let found = charts.iter().zip(index.list(client, charts, progress)?);
     let chosen = |(chart, release): (&Chart, Result<Release, String>)| match release {
-        Ok(release) => Ok(choose_chart(chart, release, max_bytes)),
+        Ok(mut release) => {
+            left_out.append(&mut release.passed_over);
+            Ok(choose_chart(chart, release, max_bytes))
+        }
         Err(reason) => Err(ServiceFailure::transient("resolve", reason)),
     };
     Ok(found.map(chosen).collect())
 }
 
-fn choose_chart(chart: &Chart, Release { version, sha256, at }: Release, max_bytes: u64) -> Chosen {
+fn choose_chart(chart: &Chart, Release { version, sha256, at, .. }: Release, max_bytes: u64) -> Chosen {
     match at {
         Place::Url(url) => chart_at(chart, version, sha256, Location::Url(url), max_bytes),
         // The digest in the index may be that of the manifest.
@@ -117,12 +130,14 @@ fn list_charts_of_registry(
     client: &Client<'_>,
     tokens: &Tokens,
     charts: &[Chart],
+    left_out: &mut Vec<LeftOutRef>,
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
     let (max_bytes, url) = (client.session().upstream.limits.max_chart.as_u64(), &client.upstream_url);
     let registry = Registry::new(client, tokens, url.clone());
     let found = of_registry.list(&registry, &address(client)?, charts)?;
     let chosen = |(chart, found): (&Chart, Result<ChartVersion, _>)| match found {
-        Ok(ChartVersion { version, name, manifest, layers }) => {
+        Ok(ChartVersion { version, name, manifest, layers, mut passed_over }) => {
+            left_out.append(&mut passed_over);
             let at = Location::Chart { registry: url.clone(), name, layers };
             let mut chosen = chart_at(chart, version, Some(layers.archive), at, max_bytes);
             (chosen.signed, chosen.blob.size) = (Some(manifest), Some(layers.size));
@@ -147,6 +162,7 @@ fn list_artifacts(
     client: &Client<'_>,
     tokens: &Tokens,
     refs: &[&ArtifactRef],
+    left_out: &mut Vec<LeftOutRef>,
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
     let upstream = client.session().upstream;
     let invalid = |reason| UpstreamError::UnsupportedUrl { url: upstream.config.url.to_string(), reason };
@@ -156,7 +172,10 @@ fn list_artifacts(
     let selector = Selector { layer: layer.clone().unwrap_or_default(), platform: platform.clone() };
     let found = artifacts.list(&registry, &name, refs, &selector)?;
     let chosen = |artifact: Result<Artifact, _>| match artifact {
-        Ok(artifact) => choose_artifact(artifact, &name, client),
+        Ok(mut artifact) => {
+            left_out.append(&mut artifact.passed_over);
+            choose_artifact(artifact, &name, client)
+        }
         Err((step, reason)) => Err(ServiceFailure::transient(step, reason)),
     };
     Ok(found.into_iter().map(chosen).collect())
@@ -164,7 +183,7 @@ fn list_artifacts(
 
 fn choose_artifact(artifact: Artifact, name: &OciName, client: &Client<'_>) -> Result<Chosen, ServiceFailure> {
     let (max_bytes, max_bytes_key) = (client.session().upstream.limits.max_artifact.as_u64(), "max_artifact");
-    let Artifact { label, tag, named, manifest, layer: sha256, size, layout } = artifact;
+    let Artifact { label, tag, named, manifest, layer: sha256, size, layout, .. } = artifact;
     let at = Location::Blob { registry: client.upstream_url.clone(), name: name.clone(), sha256 };
     within_limit(Chosen {
         label,

@@ -30,8 +30,8 @@ use self::state::{Needed, State};
 use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
 use super::oci::Tokens;
 use super::{
-    ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy, ServiceFailure,
-    SourceContext,
+    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy,
+    ServiceFailure, SourceContext,
 };
 use crate::{Candidate, Service};
 
@@ -74,8 +74,12 @@ impl ArtifactSource {
         // Before the listing, which may fail: a key that was removed must not count until then.
         self.state().signatures.set_policy(policy.clone());
         request.progress.listing();
-        let choices = self.listing.list(&client, &self.tokens, request.services, request.progress)?;
-        let moved = self.state().list(choices);
+        let (choices, left_out) = self.listing.list(&client, &self.tokens, request.services, request.progress)?;
+        let moved = {
+            let mut state = self.state();
+            state.left_out = left_out;
+            state.list(choices)
+        };
         let (due, unused) = {
             // In this order: a build locks the spools while it has the state.
             let state = self.state();
@@ -131,6 +135,11 @@ impl ArtifactSource {
         self.shared.metrics.archives_fetched.with_label_values(&[label]).inc();
         self.state().fetched(&chosen, revision.as_ref(), result, interval, Instant::now());
         ends.map_or(Ok(has_succeeded), Err)
+    }
+
+    /// The versions that the last listing passed over.
+    pub(crate) fn left_out(&self) -> Vec<LeftOutRef> {
+        self.state().left_out.clone()
     }
 
     /// Resolves the versions of services, from memory.

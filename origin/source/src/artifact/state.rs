@@ -15,7 +15,7 @@ use super::fetch::Fetched;
 use super::listing::Choices;
 use super::signatures::Signatures;
 use super::{Chosen, chart_revision};
-use crate::Service;
+use crate::{LeftOutRef, Service};
 
 /// An archive's bytes, and how they become a folder.
 type Archive = (Sha256, Layout);
@@ -25,6 +25,7 @@ type Archive = (Sha256, Layout);
 pub(super) struct State {
     /// Of all that is followed. `None`: never listed.
     choices: Option<Choices>,
+    pub(super) left_out: Vec<LeftOutRef>,
     /// The digests of archives for which the listing has none. Not of URLs: two versions may have the same one.
     digests: HashMap<Chosen, Sha256>,
     failed: HashMap<Chosen, Failed>,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use semver::Version;
-use weir_upstream::{SEMVER, VersionRange, parse_version};
+use weir_upstream::{SEMVER, VersionRange, loose_version, parse_version};
 
 /// The longest name of a chart, in bytes, as of `helm lint`.
 const MAX_NAME_BYTES: usize = 250;
@@ -85,11 +85,13 @@ impl Chart {
             }
             return Ok(Self { name, wanted: Wanted::Range(range) });
         }
-        match parse_version(text) {
+        if parse_version(text).is_none() && text.parse::<VersionRange>().is_ok() {
+            return Err(format!(
+                "ref = `{text}` is not a version of a chart: write a range of versions as `semver:{text}`"
+            ));
+        }
+        match loose_version(text) {
             Some(version) => Ok(Self { name, wanted: Wanted::Exact(version) }),
-            None if text.parse::<VersionRange>().is_ok() => {
-                Err(format!("ref = `{text}` is not a version of a chart: write a range of versions as `semver:{text}`"))
-            }
             None => Err(format!(
                 "ref = `{text}` is not a version of a chart: write one such as `18.1.6`, or `semver:` with a range of versions"
             )),
@@ -140,6 +142,7 @@ mod tests {
             ("18.1.6", "18.1.6", "18.1.6+build", "18.1.7"),
             ("v18.1.6", "18.1.6", "18.1.6", "18.1.6-rc.1"),
             ("1.0.0+2", "1.0.0+2", "1.0.0+2", "1.0.0+3"),
+            ("2024.01.05", "2024.1.5", "2024.1.5", "2024.1.6"),
         ] {
             let chart = chart(text).unwrap();
             assert_eq!(chart.to_string(), shown);

@@ -4,10 +4,12 @@ use jiff::Timestamp;
 use reqwest::Url;
 use semver::Version;
 use weir_protocol::digest::Sha256;
-use weir_upstream::parse_version;
+use weir_upstream::{is_canonical, loose_version};
 
 use super::chart::{Chart, MAX_VERSION_BYTES};
 use super::registry::ChartTag;
+use crate::LeftOutRef;
+use crate::passed_over::PassedOver;
 
 /// The longest URL of a chart, in bytes.
 const MAX_URL_BYTES: usize = 4096;
@@ -20,6 +22,16 @@ pub(super) struct Written {
     pub(super) created: Option<String>,
     /// The first of its URLs.
     pub(super) url: Option<String>,
+    /// Whether one of these is there twice.
+    pub(super) is_unclear: bool,
+}
+
+/// An entry that cannot be followed.
+#[derive(Debug, Default)]
+pub(super) struct Unusable {
+    version: Option<String>,
+    /// The end of a sentence.
+    reason: &'static str,
 }
 
 /// The version of a chart that a service follows, and where it is.
@@ -30,6 +42,8 @@ pub(crate) struct Release {
     /// The digest, if the index has one.
     pub(crate) sha256: Option<Sha256>,
     pub(crate) at: Place,
+    /// What seems to be a higher version.
+    pub(crate) passed_over: Vec<LeftOutRef>,
 }
 
 /// Where an archive is.
@@ -44,6 +58,7 @@ pub(crate) enum Place {
 pub(super) struct Versions {
     entries: u64,
     unusable: u64,
+    passed_over: PassedOver,
     highest: Option<Version>,
     best: Option<Entry>,
     /// Whether the version of the best entry is there with another digest, too.
@@ -78,30 +93,43 @@ impl Digest {
 }
 
 impl Entry {
-    /// `None`: it has no version, so it cannot be used.
-    pub(super) fn parse(written: Written) -> Option<Self> {
-        let text = written.version.filter(|text| text.len() <= MAX_VERSION_BYTES)?;
-        let url = written.url.filter(|url| (1..=MAX_URL_BYTES).contains(&url.len()));
-        let created = written.created.and_then(|time| time.parse().ok());
-        let digest = Digest::parse(written.digest.as_deref());
-        Some(Self { version: parse_version(&text)?, text, digest, created, url })
+    /// Reads an entry. Without a version it cannot be used.
+    pub(super) fn parse(written: Written) -> Result<Self, Unusable> {
+        let Written { version: Some(text), digest, created, url, is_unclear } = written else {
+            return Err(Unusable::default());
+        };
+        let unusable = |text, reason| Err(Unusable { version: Some(text), reason });
+        if is_unclear {
+            return unusable(text, "has a key twice in the index");
+        }
+        if text.len() > MAX_VERSION_BYTES {
+            return unusable(text, "is longer than 120 bytes");
+        }
+        let Some(version) = loose_version(&text) else { return unusable(text, "is not a version as helm reads it") };
+        let url = url.filter(|url| (1..=MAX_URL_BYTES).contains(&url.len()));
+        let created = created.and_then(|time| time.parse().ok());
+        Ok(Self { version, text, digest: Digest::parse(digest.as_deref()), created, url })
     }
 
     /// Whether it is followed rather than `other`. Of equal versions `created` decides only last: `helm repo index` changes
-    /// it for all entries. Then a version without `v` wins, and then the one that comes first.
+    /// it for all entries. Then a version of three numbers without `v` wins, and then the one that comes first.
     fn precedes(&self, other: &Self) -> bool {
-        let key = |entry: &Self| (entry.created, !entry.text.starts_with(['v', 'V']));
+        let key = |entry: &Self| (entry.created, is_canonical(&entry.text));
         self.version.cmp(&other.version).then_with(|| key(self).cmp(&key(other))).is_gt()
     }
 }
 
 impl Versions {
     /// Takes the next entry of the chart.
-    pub(super) fn add(&mut self, chart: &Chart, entry: Option<&Entry>) {
+    pub(super) fn add(&mut self, chart: &Chart, entry: &Result<Entry, Unusable>) {
         self.entries += 1;
-        let Some(entry) = entry else {
-            self.unusable += 1;
-            return;
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(Unusable { version, reason }) => {
+                self.unusable += 1;
+                self.passed_over.add(version.as_deref().unwrap_or_default(), reason, |version| chart.contains(version));
+                return;
+            }
         };
         if self.highest.as_ref().is_none_or(|highest| *highest < entry.version) {
             self.highest = Some(entry.version.clone());
@@ -135,6 +163,10 @@ impl Versions {
                 ));
             }
         };
+        let release = |at| {
+            let passed_over = self.passed_over.above(&best.version, &format!("chart `{name}`"));
+            Ok(Release { version: version.clone(), sha256, at, passed_over })
+        };
         let Some(url) = &best.url else {
             let most = MAX_URL_BYTES;
             return Err(format!(
@@ -144,7 +176,7 @@ impl Versions {
         if url.starts_with("oci://") {
             let tag =
                 ChartTag::parse(url, version, sha256).map_err(|reason| wrong(&format!("is invalid: {reason}")))?;
-            return Ok(Release { version: version.clone(), sha256, at: Place::Registry(tag) });
+            return release(Place::Registry(tag));
         }
         let url = index.join(url).map_err(|_| wrong("is invalid: repair the index"))?;
         match (index.scheme(), url.scheme()) {
@@ -159,7 +191,7 @@ impl Versions {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(wrong("contains a user name or a password: repair the index"));
         }
-        Ok(Release { version: version.clone(), sha256, at: Place::Url(url) })
+        release(Place::Url(url))
     }
 
     /// Whether the chosen version is in the index with several digests.
@@ -191,16 +223,17 @@ mod tests {
     /// The entries of an index: version, digest (one hex digit for all 64), time, URL.
     type Written4 = (&'static str, &'static str, &'static str, &'static str);
 
-    fn entry((version, digest, created, url): Written4) -> Option<Entry> {
+    fn entry((version, digest, created, url): Written4) -> Result<Entry, Unusable> {
         let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let digest = text(&if digest.len() == 1 { digest.repeat(64) } else { digest.to_owned() });
-        Entry::parse(Written { version: text(version), digest, created: text(created), url: text(url) })
+        let (version, created, url) = (text(version), text(created), text(url));
+        Entry::parse(Written { version, digest, created, url, is_unclear: false })
     }
 
     fn versions(wanted: &str, entries: &[Written4]) -> (Chart, Versions) {
         let chart = Chart::parse("shop".parse().unwrap(), wanted).unwrap();
         let mut versions = Versions::default();
-        entries.iter().for_each(|written| versions.add(&chart, entry(*written).as_ref()));
+        entries.iter().for_each(|written| versions.add(&chart, &entry(*written)));
         (chart, versions)
     }
 
@@ -252,6 +285,7 @@ mod tests {
             ([("1.0.0", "a", NEW, "x"), ("1.0.0", "b", OLD, "x")], "a"),
             ([("1.0.0", "a", "yesterday", "x"), ("1.0.0", "b", OLD, "x")], "b"),
             ([("v1.0.0", "a", OLD, "x"), ("1.0.0", "b", OLD, "x")], "b"),
+            ([("1.0", "a", OLD, "x"), ("1.0.0", "b", OLD, "x")], "b"),
             ([("1.0.0", "a", "", "x"), ("1.0.0", "b", "", "x")], "a"),
         ] {
             assert_eq!(chosen("HEAD", &entries).unwrap().1.as_deref(), Some(digest), "{entries:?}");
@@ -333,11 +367,29 @@ mod tests {
     }
 
     #[test]
+    fn a_version_that_seems_to_be_higher_and_cannot_be_followed_is_named() {
+        let long = format!("2.0.0+{}", "x".repeat(120)).leak();
+        let odd = ["1.9.0.1", "1.8.0.1", "latest", "2.0.0-01", long];
+        let mut entries: Vec<Written4> = odd.map(|version| (version, "a", "", "x")).into();
+        entries.push(("1.9.0", "a", "", "x"));
+        let (chart, mut versions) = versions("HEAD", &entries);
+        let twice = Written { version: Some("3.0.0".to_owned()), is_unclear: true, ..Written::default() };
+        versions.add(&chart, &Entry::parse(twice));
+        let release = versions.choose(&chart, &Url::parse("https://charts.example").unwrap()).unwrap();
+        assert_eq!(release.version, "1.9.0");
+        let reasons: Vec<_> = release.passed_over.iter().map(|each| &*each.failure.reason).collect();
+        let [twice, long, odd] = reasons[..] else { panic!("{reasons:?}") };
+        assert_eq!(twice, "chart `shop` `3.0.0` has a key twice in the index: a lower version is followed");
+        assert!(long.ends_with("` is longer than 120 bytes: a lower version is followed") && long.len() < 140);
+        assert_eq!(odd, "chart `shop` `1.9.0.1` is not a version as helm reads it: a lower version is followed");
+    }
+
+    #[test]
     fn unusable_entries_are_counted_and_named_only_if_nothing_is_left() {
         let long = format!("1.0.0-{}", "x".repeat(120)).leak();
         let entries: [Written4; 6] = [
             ("", "a", "", "x"),
-            ("1.0", "a", "", "x"),
+            ("1.0.0.0", "a", "", "x"),
             ("latest", "a", "", "x"),
             (long, "a", "", "x"),
             ("0.9.0", "A", "", "x"),

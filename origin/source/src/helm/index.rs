@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use super::chart::Chart;
-use super::choice::{Entry, Versions, Written};
+use super::choice::{Entry, Unusable, Versions, Written};
 use super::yaml::{Node, Yaml};
 
 /// The most versions of the followed charts together.
@@ -79,23 +79,23 @@ impl<R: Read> Reader<'_, R> {
             Node::List => {}
             other => {
                 self.yaml.skip(other)?;
-                return self.add(name, None);
+                return self.add(name, &Err(Unusable::default()));
             }
         }
         loop {
             let entry = match self.yaml.node()? {
                 Node::End => return Ok(()),
-                Node::Map => self.entry()?,
+                Node::Map => Entry::parse(self.entry()?),
                 other => {
                     self.yaml.skip(&other)?;
-                    None
+                    Err(Unusable::default())
                 }
             };
-            self.add(name, entry.and_then(Entry::parse).as_ref())?;
+            self.add(name, &entry)?;
         }
     }
 
-    fn add(&mut self, name: &str, entry: Option<&Entry>) -> Result<(), String> {
+    fn add(&mut self, name: &str, entry: &Result<Entry, Unusable>) -> Result<(), String> {
         self.entries += 1;
         if self.entries > MAX_ENTRIES {
             return Err(self.yaml.wrong(&format!("it has more than {MAX_ENTRIES} versions of the followed charts")));
@@ -106,9 +106,9 @@ impl<R: Read> Reader<'_, R> {
         Ok(())
     }
 
-    /// Reads a version. `None`: it has a key twice, so its meaning is not clear.
-    fn entry(&mut self) -> Result<Option<Written>, String> {
-        let (mut written, mut is_clear) = (Written::default(), true);
+    /// Reads a version.
+    fn entry(&mut self) -> Result<Written, String> {
+        let mut written = Written::default();
         while let Some(key) = self.key()? {
             let value = self.yaml.node()?;
             let field = match key.as_deref() {
@@ -138,10 +138,11 @@ impl<R: Read> Reader<'_, R> {
                     None
                 }
             };
-            is_clear &= text.is_none() || field.is_none();
+            let is_twice = text.is_some() && field.is_some();
             *field = text;
+            written.is_unclear |= is_twice;
         }
-        Ok(Some(written).filter(|_| is_clear))
+        Ok(written)
     }
 
     /// The next key of a map; inside, `None` if it is not text. `None`: the map ends.
@@ -173,7 +174,7 @@ pub fn fuzz_helm_index(bytes: &[u8]) {
     let index = reqwest::Url::parse("https://charts.example/index.yaml").expect("a valid URL");
     for (chart, versions) in charts.iter().zip(found) {
         let Ok(release) = versions.choose(chart, &index) else { continue };
-        let version = weir_upstream::parse_version(&release.version).expect("a chosen version");
+        let version = weir_upstream::loose_version(&release.version).expect("a chosen version");
         assert!(chart.contains(&version), "{version} is not in {chart}");
         let sha256 = release.sha256.unwrap_or(weir_protocol::digest::Sha256::of(b""));
         let id = format!("helm:{}+sha256:{sha256}", release.version);
@@ -242,11 +243,20 @@ generated: "2026-01-02T03:04:05.123456789+02:00"
         let expected = vec![
             Ok(format!("18.1.6 https://charts.example/redis-18.1.6.tgz {digits}")),
             Ok("1.0.0 https://charts.example/shop-1.0.0.tgz".to_owned()),
-            Err("no version of chart `shop` in `semver:^2`: 3 versions, of which 2 are unusable; highest `1.0.0`"
+            Err("no version of chart `shop` in `semver:^2`: 3 versions, of which 1 are unusable; highest `1.0.0`"
                 .into()),
             Err("the index has no chart `db`: check `chart` of the service".into()),
         ];
         assert_eq!(chosen.unwrap(), expected);
+    }
+
+    #[test]
+    fn versions_that_helm_follows_are_followed() {
+        for version in ["0.1", "1", "v1", "20240105", "2024.01.05", "01.2.3"] {
+            let entries = format!("[{{version: 0.0.1, urls: [old.tgz]}}, {{version: {version}, urls: [new.tgz]}}]");
+            let chosen = choose(&format!("entries: {{shop: {entries}}}"), &[("shop", "HEAD")]).unwrap();
+            assert_eq!(chosen, [Ok(format!("{version} https://charts.example/new.tgz"))]);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use reqwest::Url;
 use weir_protocol::digest::Sha256;
-use weir_upstream::parse_version;
+use weir_upstream::loose_version;
 
 use super::yaml::{Node, Yaml};
 
@@ -24,7 +24,7 @@ pub(crate) fn provenance_url(archive: &Url) -> Url {
 pub(crate) fn signed_digest(text: &str, name: &str, version: &str) -> Result<Sha256, String> {
     let parsed = Provenance::parse(text).map_err(|reason| format!("the signed text cannot be read: {reason}"))?;
     let Provenance { name: signed_name, version: signed_version, files } = parsed;
-    if signed_name != name || parse_version(&signed_version).is_none_or(|it| Some(it) != parse_version(version)) {
+    if signed_name != name || loose_version(&signed_version).is_none_or(|it| Some(it) != loose_version(version)) {
         return Err(format!("the signed text is of chart `{signed_name}` {signed_version}"));
     }
     // As `helm package` names it.

@@ -14,6 +14,7 @@ use super::super::oci::{
 };
 use super::chart::Chart;
 use super::tags;
+use crate::LeftOutRef;
 
 /// The media type of a chart's configuration. Images may be in the same repository.
 const CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
@@ -54,6 +55,8 @@ pub(crate) struct ChartVersion {
     /// The digest of its manifest.
     pub(crate) manifest: Sha256,
     pub(crate) layers: ChartLayers,
+    /// Tags that seem to be higher versions.
+    pub(crate) passed_over: Vec<LeftOutRef>,
 }
 
 /// Why a service follows no version: the step and the reason.
@@ -163,8 +166,8 @@ impl Listing<'_> {
             Err(reason) => return of(format!("chart `{}` cannot be in a registry: {reason}", chart.name)),
         };
         let listed = self.tags(&name)?;
-        let tags = match listed.as_ref().as_ref().map(|tags| tags::choose(chart, tags)) {
-            Ok(Ok(tags)) => tags,
+        let (tags, passed_over) = match listed.as_ref().as_ref().map(|tags| tags::choose(chart, tags)) {
+            Ok(Ok(chosen)) => chosen,
             Ok(Err(reason)) => return of(reason),
             Err(no_chart) => return Ok(Err(no_chart.clone())),
         };
@@ -173,7 +176,9 @@ impl Listing<'_> {
             let label = format!("chart `{}` {version}", chart.name);
             let named = self.registry.resolve(&name, tag);
             match named.and_then(|named| self.layers(&name, tag, named)) {
-                Ok((manifest, Ok(layers))) => return Ok(Ok(ChartVersion { version, name, manifest, layers })),
+                Ok((manifest, Ok(layers))) => {
+                    return Ok(Ok(ChartVersion { version, name, manifest, layers, passed_over }));
+                }
                 Ok((_, Err(reason))) => _ = not_a_chart.get_or_insert(format!("{label} {reason}")),
                 Err(error) => return Ok(Err(self.no_chart(error, &label)?)),
             }

@@ -1,22 +1,30 @@
 //! Which tag of a chart in a registry is followed. Pure.
 
 use semver::Version;
-use weir_upstream::parse_version;
+use weir_upstream::{is_canonical, tag_version};
 
 use super::chart::{Chart, MAX_VERSION_BYTES};
+use crate::LeftOutRef;
+use crate::passed_over::PassedOver;
 
-/// The tags of the followed version, each with the version as the chart has it: the highest one, with the highest build.
-/// Images may have the same version, mostly with `v`, so tags without come first.
+/// The followed tags, each with the version as the chart has it, and the tags that seem to be higher.
+type Choice<'a> = (Vec<(String, &'a str)>, Vec<LeftOutRef>);
+
+/// The tags of the followed version: the highest one, with the highest build. Images may have the same version, mostly with
+/// `v`, so tags as `helm push` writes them come first.
 ///
 /// # Errors
 /// There is none, with the reason for operators.
-pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Vec<(String, &'a str)>, String> {
+pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Choice<'a>, String> {
     let mut followed: Vec<(Version, String, &str)> = Vec::new();
-    let mut highest = None;
+    let (mut highest, mut passed_over) = (None, PassedOver::default());
     for tag in tags {
         // A tag has no `+`, so helm writes `_`.
         let text = tag.replace('_', "+");
-        let Some(version) = parse_version(&text).filter(|_| text.len() <= MAX_VERSION_BYTES) else { continue };
+        let Some(version) = tag_version(&text).filter(|_| text.len() <= MAX_VERSION_BYTES) else {
+            passed_over.add(tag, "is not a version as helm reads it", |version| chart.contains(version));
+            continue;
+        };
         // A list may name a tag twice, and each costs a request.
         let is_listed = followed.iter().any(|(.., known)| known == tag);
         if chart.contains(&version) && !is_listed && followed.first().is_none_or(|(best, ..)| *best <= version) {
@@ -25,14 +33,15 @@ pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Vec<(Strin
         }
         highest = highest.max(Some(version));
     }
-    if followed.is_empty() {
+    let Some((best, ..)) = followed.first() else {
         let (name, tags) =
             (&chart.name, if tags.len() == 1 { "1 tag".to_owned() } else { format!("{} tags", tags.len()) });
         let highest = highest.map(|version| format!("; highest version `{version}`")).unwrap_or_default();
         return Err(format!("no version of chart `{name}` in `{chart}`: {tags}{highest}"));
-    }
-    followed.sort_by_key(|(_, text, _)| text.starts_with(['v', 'V']));
-    Ok(followed.into_iter().map(|(_, text, tag)| (text, tag)).collect())
+    };
+    let passed_over = passed_over.above(best, &format!("chart `{}`", chart.name));
+    followed.sort_by_key(|(_, text, _)| !is_canonical(text));
+    Ok((followed.into_iter().map(|(_, text, tag)| (text, tag)).collect(), passed_over))
 }
 
 #[cfg(test)]
@@ -45,7 +54,7 @@ mod tests {
             ["1.0.0", "1.0.0_up1.0.2", "1.0.0_up1.0.10", "v2.0.0-rc.1", "1_0_0", "1.0", "sha256-ab.sig", "v1.0.0"];
         let tags: Vec<String> = tags.map(str::to_owned).into();
         let choose = |wanted: &str| {
-            let chosen = choose(&Chart::parse("shop".parse().unwrap(), wanted).unwrap(), &tags)?;
+            let (chosen, _) = choose(&Chart::parse("shop".parse().unwrap(), wanted).unwrap(), &tags)?;
             Ok::<_, String>(chosen.into_iter().map(|(version, tag)| format!("{version} {tag}")).collect::<Vec<_>>())
         };
         for wanted in ["HEAD", "1.0.0", "semver:^1", "1.0.0+up1.0.10"] {
@@ -61,7 +70,7 @@ mod tests {
     fn a_tag_that_is_listed_twice_counts_once() {
         let tags: Vec<String> = ["1.0.0", "1.0.0", "v1.0.0", "1.0.0"].map(str::to_owned).into();
         let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
-        let chosen: Vec<_> = choose(&chart, &tags).unwrap().into_iter().map(|(_, tag)| tag).collect();
+        let chosen: Vec<_> = choose(&chart, &tags).unwrap().0.into_iter().map(|(_, tag)| tag).collect();
         assert_eq!(chosen, ["1.0.0", "v1.0.0"]);
     }
 
@@ -69,7 +78,16 @@ mod tests {
     fn of_equal_versions_the_one_without_v_comes_first() {
         let tags: Vec<String> = ["v1.5.1", "1.5.0", "1.5.1"].map(str::to_owned).into();
         let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
-        let chosen = choose(&chart, &tags).unwrap();
+        let (chosen, _) = choose(&chart, &tags).unwrap();
         assert_eq!(chosen.iter().map(|(_, tag)| *tag).collect::<Vec<_>>(), ["1.5.1", "v1.5.1"]);
+    }
+
+    #[test]
+    fn a_tag_of_two_numbers_is_a_version_and_one_of_four_is_named() {
+        let tags: Vec<String> = ["0.0.1", "v0.1", "0.1", "4711815", "0.1.0.1", "latest"].map(str::to_owned).into();
+        let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
+        let (chosen, passed_over) = choose(&chart, &tags).unwrap();
+        assert_eq!(chosen.iter().map(|(_, tag)| *tag).collect::<Vec<_>>(), ["v0.1", "0.1"]);
+        assert_eq!(passed_over.iter().map(|each| &*each.name).collect::<Vec<_>>(), ["chart `shop` `0.1.0.1`"]);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use weir_protocol::digest::Sha256;
-use weir_upstream::{LayerSelector, PlatformName, UpstreamError, VersionRange, parse_version};
+use weir_upstream::{LayerSelector, PlatformName, UpstreamError, VersionRange, parse_version, tag_version};
 
 use super::super::archive::Layout;
 use super::artifact_ref::ArtifactRef;
@@ -12,6 +12,8 @@ use super::manifest::{Document, Manifest};
 use super::registry::{Named, Registry, Resolved};
 use super::selection::{Layer, choose_layer, choose_manifest};
 use super::{Failures, OciName, RegistryError};
+use crate::LeftOutRef;
+use crate::passed_over::PassedOver;
 
 /// Which manifest and which layer a repository follows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -35,6 +37,8 @@ pub(crate) struct Artifact {
     /// Of the layer, in bytes.
     pub(crate) size: u64,
     pub(crate) layout: Layout,
+    /// Tags that seem to be higher versions.
+    pub(crate) passed_over: Vec<LeftOutRef>,
 }
 
 /// Why a service follows no artifact: the step and the reason.
@@ -132,11 +136,13 @@ impl Listing<'_> {
         before: &HashMap<(Sha256, Selector), Selected>,
         current: &mut HashMap<(Sha256, Selector), Selected>,
     ) -> Result<Result<Artifact, NoArtifact>, UpstreamError> {
+        let mut passed_over = Vec::new();
         let (tag, named) = match wanted {
             ArtifactRef::Digest(digest) => (None, Ok((*digest, None))),
             ArtifactRef::Tag(tag) => (Some(tag.to_string()), self.resolve(tag)?),
             ArtifactRef::Range(range) => match self.highest(range) {
-                Ok(tag) => {
+                Ok((tag, higher)) => {
+                    passed_over = higher;
                     let named = self.resolve(&tag)?;
                     (Some(tag), named)
                 }
@@ -159,7 +165,7 @@ impl Listing<'_> {
         current.insert((named, self.selector.clone()), selected.clone());
         Ok(match selected {
             Ok((manifest, Layer { sha256, size, layout })) => {
-                Ok(Artifact { label, tag, named, manifest, layer: sha256, size, layout })
+                Ok(Artifact { label, tag, named, manifest, layer: sha256, size, layout, passed_over })
             }
             Err(reason) => Err(("select", format!("{label} {reason}"))),
         })
@@ -189,6 +195,11 @@ impl Listing<'_> {
         self.failures.of_one(error, label).or_else(|error| no_artifact(error, label))
     }
 
+    fn highest(&self, range: &VersionRange) -> Result<(String, Vec<LeftOutRef>), NoArtifact> {
+        let tags = self.tags.as_ref().map_err(Clone::clone)?;
+        highest(range, tags, self.name).map(|(tag, higher)| (tag.to_owned(), higher))
+    }
+
     /// The manifest and the layer of what is named, and its digest.
     fn select(&self, tag: Option<&str>, named: Named) -> Result<(Sha256, Selected), RegistryError> {
         let Resolved { digest: named, document } = self.registry.manifest_of(self.name, tag, named)?;
@@ -211,17 +222,63 @@ impl Listing<'_> {
         };
         Ok((named, selected.and_then(with_layer)))
     }
+}
 
-    /// The highest version in a range, or why there is none.
-    fn highest(&self, range: &VersionRange) -> Result<String, NoArtifact> {
-        let Self { name, .. } = self;
-        let tags = self.tags.as_ref().map_err(Clone::clone)?;
-        if let Some(tag) = range.highest(tags.iter().map(String::as_str)) {
-            return Ok(tag.to_owned());
+/// The tag with the highest version in a range, and those that seem to be higher, or why there is none. Of equal versions the
+/// tag with three numbers counts, and then the one that sorts last.
+fn highest<'a>(
+    range: &VersionRange,
+    tags: &'a [String],
+    name: &OciName,
+) -> Result<(&'a str, Vec<LeftOutRef>), NoArtifact> {
+    let (mut best, mut highest, mut passed_over) = (None, None, PassedOver::default());
+    for tag in tags {
+        let Some(text) = range.without_prefix(tag) else { continue };
+        let Some(version) = tag_version(text) else {
+            passed_over.add(text, "is not a version", |version| range.contains(version));
+            continue;
+        };
+        if range.contains(&version) {
+            best = best.max(Some((version.clone(), parse_version(text).is_some(), tag)));
         }
-        let count = if tags.len() == 1 { "1 tag".to_owned() } else { format!("{} tags", tags.len()) };
-        let highest = tags.iter().filter_map(|tag| parse_version(tag)).max();
-        let highest = highest.map(|version| format!("; highest version `{version}`")).unwrap_or_default();
-        Err(("resolve", format!("no tag of `{name}` is a version in `semver:{range}`: {count}{highest}")))
+        highest = highest.max(Some(version));
+    }
+    if let Some((version, _, tag)) = best {
+        return Ok((tag, passed_over.above(&version, &format!("tag of `{name}`"))));
+    }
+    let count = if tags.len() == 1 { "1 tag".to_owned() } else { format!("{} tags", tags.len()) };
+    let highest = highest.map(|version| format!("; highest version `{version}`")).unwrap_or_default();
+    Err(("resolve", format!("no tag of `{name}` is a version in `semver:{range}`: {count}{highest}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_upstream::{Address, Endpoint};
+
+    use super::*;
+
+    #[test]
+    fn the_highest_tag_in_a_range_is_followed_and_odd_ones_are_named() {
+        let endpoint = Endpoint::parse("oci://r.example/shop");
+        let Ok(Address::Oci(address)) = endpoint.address() else { panic!("{endpoint}") };
+        let name = address.repository(None).unwrap();
+        let chosen = |range: &str, tags: &[&str]| {
+            let tags: Vec<String> = tags.iter().map(|tag| (*tag).to_owned()).collect();
+            let (tag, higher) = highest(&range.parse().unwrap(), &tags, &name).map_err(|(_, reason)| reason)?;
+            let higher = higher.into_iter().map(|each| each.name.replace("tag of `shop` ", ""));
+            Ok::<_, String>([tag.to_owned()].into_iter().chain(higher).collect::<Vec<_>>().join(" "))
+        };
+        for (range, tags, expected) in [
+            ("*", &["0.0.1", "0.1", "latest"][..], "0.1"),
+            ("*", &["1.2", "v1.2", "1.2.0", "1.1.9"], "1.2.0"),
+            ("*", &["1.2.0", "v1.2.0"], "v1.2.0"),
+            ("*", &["2024.01.05", "4711815", "v20", "2024.01.04"], "2024.01.05"),
+            ("^1", &["1.2.0", "1.2.0.1", "2.0.0.1", "1.2.0_3", "1.2.1_3"], "1.2.0 `1.2.1_3` `1.2.0.1`"),
+            ("api-*", &["1.0.0", "api-0.9", "api-1.0.0.1", "1.0.0.2"], "api-0.9 `1.0.0.1`"),
+        ] {
+            assert_eq!(chosen(range, tags).as_deref(), Ok(expected), "{tags:?}");
+        }
+        let none = chosen("^2", &["1", "1.5", "1.4.0"]).unwrap_err();
+        assert_eq!(none, "no tag of `shop` is a version in `semver:^2`: 3 tags; highest version `1.5.0`");
     }
 }
