@@ -59,7 +59,8 @@ pub(super) struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// Adds a member, and the directories above it. Its path has no slash at its ends.
+    /// Adds a member, and the directories above it. Its path has no slash at its ends. Of files and symlinks with one path the
+    /// last one counts, as for tar and helm.
     pub(super) fn add(&mut self, path: &[u8], kind: EntryKind) -> Result<(), ArchiveError> {
         // From the deepest one: above a known directory all are known.
         for (at, _) in path.iter().enumerate().rev().filter(|(_, byte)| **byte == b'/') {
@@ -76,21 +77,28 @@ impl IndexBuilder {
         }
         let directory = [path, b"/"].concat();
         let is_known = self.entries.contains_key(&directory);
-        match kind {
-            EntryKind::Directory if is_known => Ok(()),
-            _ if is_known || self.entries.contains_key(path) => Err(ArchiveError::member(path, "is there twice")),
-            EntryKind::Directory => self.insert(directory, kind),
-            _ => self.insert(path.to_vec(), kind),
+        let is_directory = kind == EntryKind::Directory;
+        match is_directory {
+            true if is_known => Ok(()),
+            true if !self.entries.contains_key(path) => self.insert(directory, kind),
+            false if !is_known => self.insert(path.to_vec(), kind),
+            _ => Err(ArchiveError::member(path, "is there twice, as a directory and as a file or symlink")),
         }
     }
 
     fn insert(&mut self, path: Vec<u8>, kind: EntryKind) -> Result<(), ArchiveError> {
-        let target = if let EntryKind::Symlink { target } = &kind { target.len() } else { 0 };
-        self.path_bytes += path.len() + target;
+        let bytes = |path: usize, kind: &EntryKind| match kind {
+            EntryKind::Symlink { target } => path + target.len(),
+            _ => path,
+        };
+        let length = path.len();
+        self.path_bytes += bytes(length, &kind);
         if self.path_bytes > MAX_ALL_PATH_BYTES {
             return Err(ArchiveError::PathsTooLong);
         }
-        self.entries.insert(path, kind);
+        if let Some(before) = self.entries.insert(path, kind) {
+            self.path_bytes -= bytes(length, &before);
+        }
         if self.entries.len() > MAX_ENTRIES { Err(ArchiveError::TooManyEntries) } else { Ok(()) }
     }
 

@@ -1,6 +1,7 @@
 //! Archives of anybody, made byte by byte or by the tar library.
 
 mod bounds;
+mod leniency;
 mod refusals;
 mod spools;
 mod trees;
