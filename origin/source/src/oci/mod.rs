@@ -15,6 +15,7 @@ mod listing;
 mod manifest;
 mod registry;
 mod selection;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod token;

@@ -1,14 +1,12 @@
 //! Requests to a registry.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
-use serde::Deserialize;
 use weir_protocol::digest::Sha256;
 use weir_upstream::http::{Body, Client, follow_redirects, same_host, same_origin};
-use weir_upstream::{Server, UpstreamError, shown};
+use weir_upstream::{Server, UpstreamError};
 
 use super::challenge::{self, Challenge, TokenService};
 use super::error::{RegistryError, of_body};
@@ -17,25 +15,10 @@ use super::token::{Key, Tokens};
 use super::{OciName, link};
 
 /// The largest manifest, and the least bound of a page of tags.
-const MAX_MANIFEST_BYTES: u64 = 4 << 20;
-
-/// The greatest bound of a page of tags: it is in memory.
-const MAX_PAGE_BYTES: u64 = 64 << 20;
-
-/// The most bytes of a page of tags for each of `max_tags`: some registries list manifests with them.
-const MAX_BYTES_PER_TAG: u64 = 1 << 10;
-
-/// The most pages of tags. A registry may send one tag a page.
-const MAX_PAGES: usize = 1000;
+pub(super) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
 
 /// The most pages of referrers.
 const MAX_REFERRER_PAGES: usize = 10;
-
-/// The tags that are requested per page. Registries may send fewer.
-const TAGS_PER_PAGE: &str = "1000";
-
-/// The most characters of an error of the parser in a message.
-const MAX_SHOWN: usize = 200;
 
 /// The longest tag, in bytes.
 const MAX_TAG_BYTES: usize = 128;
@@ -76,17 +59,15 @@ pub(crate) fn is_reference(text: &str) -> bool {
     is_tag(text) || parse_digest(text).is_some()
 }
 
-/// One page of tags.
-#[derive(Deserialize)]
-struct Page {
-    /// Some registries write `null`.
-    tags: Option<Vec<String>>,
-}
-
 impl<'a> Registry<'a> {
     /// The registry with this URL. It receives the upstream's credentials only if it is the upstream itself.
     pub(crate) fn new(client: &'a Client<'a>, tokens: &'a Tokens, url: Url) -> Self {
         Self { client, tokens, url }
+    }
+
+    /// The most tags of a repository, as configured.
+    pub(super) fn max_tags(&self) -> usize {
+        self.client.session().upstream.limits.max_tags
     }
 
     /// What a tag names. One request, without a body where the registry supports that.
@@ -140,47 +121,6 @@ impl<'a> Registry<'a> {
             )));
         }
         Ok(resolved.document)
-    }
-
-    /// All tags of a repository, as the registry sorts them. What cannot be a tag is left out.
-    pub(crate) fn tags(&self, name: &OciName) -> Result<Vec<String>, RegistryError> {
-        let max_tags = self.client.session().upstream.limits.max_tags;
-        let max_page = (MAX_BYTES_PER_TAG * max_tags as u64).clamp(MAX_MANIFEST_BYTES, MAX_PAGE_BYTES);
-        let invalid = |cause| RegistryError::from(UpstreamError::InvalidList { name: "tags/list", cause });
-        let mut page = self.url_of(name, &["tags", "list"]);
-        page.query_pairs_mut().append_pair("n", TAGS_PER_PAGE);
-        let (mut tags, mut listed, mut seen) = (Vec::new(), 0, HashSet::new());
-        loop {
-            // A part of the tags would be another choice of a version.
-            if !seen.insert(Sha256::of(page.as_str().as_bytes())) || seen.len() > MAX_PAGES {
-                let cause = format!(
-                    "the list of tags does not end: page {} repeats an earlier one, or there are more than 1000",
-                    seen.len()
-                );
-                return Err(invalid(cause));
-            }
-            let response = self.get(name, page.clone(), "application/json")?;
-            let next = link::next_page(&page, response.headers()).map_err(|reason| invalid(reason.to_owned()))?;
-            let (bytes, _) = self.read(response, max_page).map_err(|error| match error {
-                RegistryError::Unusable(reason) => invalid(format!(
-                    "a page {reason}, the bound with `[upstreams] max_tags` = {max_tags}: raise it, or follow a tag instead \
-                     of a range"
-                )),
-                error => error,
-            })?;
-            let read: Page =
-                serde_json::from_slice(&bytes).map_err(|error| invalid(shown(&error.to_string(), MAX_SHOWN)))?;
-            let read = read.tags.unwrap_or_default();
-            listed += read.len();
-            tags.extend(read.into_iter().filter(|tag| is_tag(tag)));
-            if listed > max_tags {
-                return Err(UpstreamError::TooManyTags(max_tags).into());
-            }
-            match next {
-                Some(next) => page = next,
-                None => return Ok(tags),
-            }
-        }
     }
 
     /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
@@ -252,12 +192,12 @@ impl<'a> Registry<'a> {
     }
 
     /// A response with the status 200.
-    fn get(&self, name: &OciName, url: Url, accept: &'static str) -> Result<Response, RegistryError> {
+    pub(super) fn get(&self, name: &OciName, url: Url, accept: &'static str) -> Result<Response, RegistryError> {
         let response = self.send(name, &Method::GET, url, accept)?;
         if response.status() == StatusCode::OK { Ok(response) } else { Err(self.failure(name, &response)) }
     }
 
-    fn read(&self, response: Response, max_bytes: u64) -> Result<(Vec<u8>, Sha256), RegistryError> {
+    pub(super) fn read(&self, response: Response, max_bytes: u64) -> Result<(Vec<u8>, Sha256), RegistryError> {
         let mut bytes = Vec::new();
         let digest = Body::new(self.client, response, max_bytes).write_to(&mut bytes);
         Ok((bytes, digest.map_err(|error| of_body(error, max_bytes))?))
@@ -391,7 +331,7 @@ impl<'a> Registry<'a> {
     }
 
     /// `<registry>/v2/<name>/<path>`.
-    fn url_of(&self, name: &OciName, path: &[&str]) -> Url {
+    pub(super) fn url_of(&self, name: &OciName, path: &[&str]) -> Url {
         let mut url = self.url.clone();
         url.set_path(&format!("/v2/{name}"));
         if let Ok(mut segments) = url.path_segments_mut() {

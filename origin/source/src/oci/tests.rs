@@ -10,6 +10,10 @@ use weir_upstream::{Hosts, Redirects, Upstream, UpstreamError};
 
 use super::*;
 
+mod referrers;
+mod tags;
+mod tokens;
+
 const TOKEN: &str = r#"{"token":"t1","expires_in":300}"#;
 const MANIFEST: &str = r#"{"schemaVersion":2,"config":null,"layers":[]}"#;
 
@@ -60,47 +64,6 @@ fn message<T: std::fmt::Debug>(result: Result<T, RegistryError>) -> String {
 }
 
 #[test]
-fn a_token_is_requested_once_and_again_when_it_is_no_longer_accepted() {
-    let digest = Sha256::of(b"manifest");
-    let tagged = response("200 OK", &digest_header(&digest), "");
-    let script = vec![
-        demands("/token?account=x"),
-        ok(TOKEN),
-        tagged.clone(),
-        tagged.clone(),
-        demands("/token"),
-        ok(&TOKEN.replace("t1", "t2")),
-        tagged,
-        demands("/token"),
-        ok(TOKEN),
-        demands("/token"),
-    ];
-    with_registry(10, script, |registry, name, requests| {
-        assert_eq!(registry.resolve(name, "v1").unwrap(), (digest, None));
-        let first = requests.recv().unwrap();
-        assert!(
-            first.starts_with("head /v2/acme/shop/manifests/v1 http") && !first.contains("authorization"),
-            "{first}"
-        );
-        assert!(first.contains("oci.image.index.v1+json") && first.contains("docker.distribution.manifest.v2+json"));
-        let token = requests.recv().unwrap();
-        let query = "get /token?account=x&scope=repository%3aacme%2fshop%3apull&service=r http";
-        assert!(token.starts_with(query), "{token}");
-        assert!(requests.recv().unwrap().contains("\r\nauthorization: bearer t1\r\n"));
-        assert_eq!(registry.resolve(name, "v1").unwrap(), (digest, None));
-        assert!(requests.recv().unwrap().contains("\r\nauthorization: bearer t1\r\n"), "one request");
-        assert_eq!(registry.resolve(name, "v1").unwrap(), (digest, None));
-        assert!(requests.iter().nth(2).unwrap().contains("\r\nauthorization: bearer t2\r\n"));
-        let refused = message(registry.resolve(name, "v1"));
-        assert!(
-            refused.starts_with("[authenticate] ") && refused.contains("refuses access to `acme/shop`"),
-            "{refused}"
-        );
-        assert_eq!(requests.try_iter().count(), 3, "one exchange for each request");
-    });
-}
-
-#[test]
 fn a_registry_whose_head_says_nothing_is_asked_for_the_manifest() {
     let sha512 = response("200 OK", "docker-content-digest: sha512:ab\r\n", "");
     for head in [ok(""), sha512, response("405 x", "", ""), response("404 x", "", "")] {
@@ -137,92 +100,6 @@ fn a_manifest_is_the_one_with_its_digest_and_bounded() {
         let invalid = registry.manifest(name, &Sha256::of(b"<html>")).unwrap().unwrap_err();
         assert!(invalid.starts_with("has a manifest that cannot be used: it is invalid"), "{invalid}");
     });
-}
-
-#[test]
-fn all_pages_of_tags_are_read_or_none() {
-    let page = |next: &str, tags: &str| {
-        let link = format!("link: <http://internal/v2/other?{next}>; rel=\"next\"\r\n");
-        response("200 OK", if next.is_empty() { "" } else { &link }, &format!("{{\"name\":\"x\",\"tags\":{tags}}}"))
-    };
-    let script = vec![page("last=b", r#"["a","b"]"#), page("last=c", r#"["c","-x","a/b"]"#), page("", "null")];
-    with_registry(5, script, |registry, name, requests| {
-        assert_eq!(registry.tags(name).unwrap(), ["a", "b", "c"]);
-        let paths: Vec<_> = requests.try_iter().map(|it| it.split(' ').nth(1).unwrap().to_owned()).collect();
-        let path = "/v2/acme/shop/tags/list";
-        assert_eq!(paths, [format!("{path}?n=1000"), format!("{path}?last=b"), format!("{path}?last=c")]);
-    });
-    let expected = "[list] the repository has more than `[upstreams] max_tags` = 2 tags: raise it, or follow a tag";
-    with_registry(2, vec![page("last=b", r#"["a","b"]"#), page("last=c", r#"["c"]"#)], |registry, name, _| {
-        assert!(message(registry.tags(name)).starts_with(expected));
-    });
-    with_registry(2, vec![page("", r#"["a","/","/"]"#)], |registry, name, _| {
-        assert!(message(registry.tags(name)).starts_with(expected), "what is no tag counts as well");
-    });
-    let long = ok(&format!(r#"{{"tags":["a"],"manifest":"{}"}}"#, "x".repeat(5 << 20)));
-    with_registry(6 << 10, vec![long.clone()], |registry, name, _| assert_eq!(registry.tags(name).unwrap(), ["a"]));
-    with_registry(5, vec![long], |registry, name, _| {
-        let shown = message(registry.tags(name));
-        assert!(
-            shown.contains("a page has more than 4194304 bytes, the bound with `[upstreams] max_tags` = 5: raise it"),
-            "{shown}"
-        );
-    });
-    let lost = response("200 OK", "link: </x>; rel=\"next\"\r\n", r#"{"tags":["a"]}"#);
-    with_registry(10, vec![lost], |registry, name, _| {
-        assert!(message(registry.tags(name)).contains("its `Link` to the next page cannot be used"));
-    });
-    with_registry(10, vec![page("a=1", "[]"), page("a=2", "[]"), page("a=1", "[]")], |registry, name, _| {
-        assert!(message(registry.tags(name)).contains("the list of tags does not end"));
-    });
-    let endless = (0..=1000).map(|number| page(&format!("last={number}"), "[]")).collect();
-    with_registry(10, endless, |registry, name, requests| {
-        assert!(message(registry.tags(name)).contains("the list of tags does not end"));
-        assert_eq!(requests.try_iter().count(), 1000);
-    });
-    with_registry(10, vec![ok("<html>"), response("404 x", "", "")], |registry, name, _| {
-        assert!(message(registry.tags(name)).contains("[list] `tags/list` cannot be read"));
-        assert!(matches!(registry.tags(name), Err(RegistryError::NotFound)));
-    });
-}
-
-#[test]
-fn a_token_service_is_followed_within_the_egress_policy_alone() {
-    for (realm, reason) in [
-        (
-            "http://10.0.0.1/token",
-            "the registry asks for a token of `10.0.0.1`, which is not followed: the host `10.0.0.1` has no",
-        ),
-        ("http://169.254.169.254/", "has no public address"),
-        ("file:///etc/passwd", "which is not followed: it is neither https nor http"),
-        ("http://me:s3cret@auth.example/", "its URL contains a user name or a password"),
-        ("http://[", "which is not followed: its `Location` cannot be parsed"),
-    ] {
-        let shown = with_registry(10, vec![demands(realm)], |registry, name, _| message(registry.resolve(name, "v1")));
-        assert!(shown.starts_with("[authenticate] ") && shown.contains(reason), "{realm}: {shown}");
-        assert!(!shown.contains("s3cret"), "{shown}");
-    }
-    for (answer, reason) in [
-        (ok("{}"), "[authenticate] the upstream denies access: the token service `127.0.0.1` answers without a token"),
-        (ok(&format!("{{\"token\":\"{}\"}}", "x".repeat(64 << 10))), "answers with more than 65536 bytes"),
-        (response("302 x", "location: /other\r\n", ""), "redirects, which is not followed"),
-        (response("401 x", "", ""), "gives no token for `acme/shop` without credentials"),
-        (response("503 x", "retry-after: 7\r\n", ""), "[list] the token service `127.0.0.1` answered 503"),
-        (response("404 x", "", ""), "[list] the token service `127.0.0.1` answered 404"),
-    ] {
-        let script = vec![demands("/token"), answer];
-        let shown = with_registry(10, script, |registry, name, _| message(registry.resolve(name, "v1")));
-        assert!(shown.contains(reason), "{shown}");
-    }
-    for (challenge, reason) in [
-        ("www-authenticate: Basic realm=\"x\"\r\n", "it requires credentials, but none are configured"),
-        ("www-authenticate: Digest realm=\"x\"\r\n", "in a way that is not supported"),
-        ("", "in a way that is not supported"),
-    ] {
-        let script = vec![response("401 x", challenge, "")];
-        let shown = with_registry(10, script, |registry, name, _| message(registry.resolve(name, "v1")));
-        assert!(shown.contains(reason), "{shown}");
-    }
 }
 
 #[test]
@@ -292,61 +169,6 @@ fn a_registry_that_demands_a_pause_gets_one() {
     });
 }
 
-#[test]
-fn referrers_are_listed_by_the_registry_or_by_a_tag() {
-    let (digest, hex) = (Sha256::of(b"image"), "ab".repeat(32));
-    let index = format!(r#"{{"manifests":[{{"mediaType":"m","digest":"sha256:{hex}","size":1,"artifactType":"a"}}]}}"#);
-    let missing = || response("404 x", "", "");
-    let script = vec![ok(&index), missing(), ok(&index), missing(), missing(), ok(MANIFEST), ok(MANIFEST)];
-    with_registry(10, script, |registry, name, requests| {
-        for _ in 0..2 {
-            let found = registry.referrers(name, &digest).unwrap();
-            assert_eq!((found.len(), found[0].artifact_type.as_deref()), (1, Some("a")));
-        }
-        let paths: Vec<_> = requests.try_iter().map(|it| it.split(' ').nth(1).unwrap().to_owned()).collect();
-        let api = format!("/v2/acme/shop/referrers/sha256:{digest}");
-        assert_eq!(paths, [api.clone(), api, format!("/v2/acme/shop/manifests/sha256-{digest}")]);
-        assert!(registry.referrers(name, &digest).unwrap().is_empty());
-        assert!(message(registry.referrers(name, &digest)).contains("a list of referrers that is no index"));
-    });
-}
-
-#[test]
-fn the_first_pages_of_referrers_are_read() {
-    let (digest, hex) = (Sha256::of(b"image"), "ab".repeat(32));
-    let page = |next: &str| {
-        let link = if next.is_empty() { String::new() } else { format!("link: </x?{next}>; rel=\"next\"\r\n") };
-        let index = format!(r#"{{"manifests":[{{"mediaType":"m","digest":"sha256:{hex}","size":1}}]}}"#);
-        response("200 OK", &link, &index)
-    };
-    with_registry(10, vec![page("last=a"), page("last=b"), page("")], |registry, name, requests| {
-        assert_eq!(registry.referrers(name, &digest).unwrap().len(), 3);
-        let last = requests.try_iter().last().unwrap();
-        assert!(last.starts_with(&format!("get /v2/acme/shop/referrers/sha256:{digest}?last=b http")), "{last}");
-    });
-    with_registry(10, vec![page("last=a"); 11], |registry, name, requests| {
-        assert_eq!(registry.referrers(name, &digest).unwrap().len(), 10);
-        assert_eq!(requests.try_iter().count(), 10);
-    });
-}
-
-#[test]
-fn a_token_that_is_refused_is_not_kept() {
-    let tagged = response("200 OK", &digest_header(&Sha256::of(b"manifest")), "");
-    let refused = || response("403 x", "", "");
-    let exchange = |answer: String| [demands("/token"), ok(TOKEN), answer];
-    let script = [exchange(refused()), exchange(tagged.clone())].concat();
-    with_registry(10, [script, vec![refused(), tagged]].concat(), |registry, name, requests| {
-        assert!(message(registry.resolve(name, "v1")).contains("is refused by the registry: it answered 403"));
-        registry.resolve(name, "v1").unwrap();
-        assert!(registry.resolve(name, "v1").is_err());
-        registry.resolve(name, "v1").unwrap();
-        let has_token = requests.try_iter().map(|it| it.contains("\r\nauthorization: bearer t1\r\n"));
-        let expected = [false, false, true, false, false, true, true, false];
-        assert_eq!(has_token.collect::<Vec<_>>(), expected, "a new token after each refusal");
-    });
-}
-
 /// Lists what the refs stand for: the layer of each, or its step and reason.
 fn list(
     artifacts: &Artifacts,
@@ -393,36 +215,6 @@ fn a_refused_tag_stops_no_other_one() {
     with_registry(10, vec![response("407 x", "", "")], |registry, name, _| {
         list(&Artifacts::default(), registry, name, &["v1", "v2"]).unwrap_err();
     });
-}
-
-#[test]
-fn a_list_of_tags_that_fails_stops_only_what_follows_a_range() {
-    let layer = Sha256::of(b"layer");
-    let (manifest, head) = one_layer(&layer);
-    for (tags, reason) in [
-        (ok(r#"{"tags":["a","b","c"]}"#), "[list] the repository has more than `[upstreams] max_tags` = 2 tags"),
-        (ok("<html>"), "[list] `tags/list` cannot be read: "),
-        (response("403 x", "", ""), "[authenticate] the upstream denies access: the registry refuses access to"),
-        (response("404 x", "", ""), "[authenticate] the upstream denies access: the registry refuses access to"),
-        (response("405 x", "", ""), "[list] listing the upstream's versions failed: `acme/shop` is refused by the"),
-        (response("500 x", "", ""), "[list] the upstream answered 500"),
-    ] {
-        with_registry(2, vec![tags.clone(), head.clone(), ok(&manifest)], |registry, name, _| {
-            let found = list(&Artifacts::default(), registry, name, &["semver:^1", "v1"]).unwrap();
-            assert!(found[0].as_ref().unwrap_err().starts_with(reason), "{found:?}");
-            assert_eq!(found[1], Ok(layer));
-        });
-        with_registry(2, vec![tags], |registry, name, _| {
-            let error = list(&Artifacts::default(), registry, name, &["semver:^1", "semver:^2"]).unwrap_err();
-            assert!(format!("[{}] {error}", error.step()).starts_with(reason), "{error}");
-        });
-    }
-    for status in ["429 x", "503 x"] {
-        with_registry(2, vec![response(status, "retry-after: 7\r\n", "")], |registry, name, _| {
-            let error = list(&Artifacts::default(), registry, name, &["semver:^1", "v1"]).unwrap_err();
-            assert_eq!(error.retry_after().map(|pause| pause.as_secs()), Some(7), "{error}");
-        });
-    }
 }
 
 #[test]
