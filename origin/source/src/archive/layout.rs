@@ -9,6 +9,8 @@ pub(crate) enum Layout {
     StripTop,
     /// The paths of the members.
     AsIs,
+    /// Those of a layer of a container image, in which some names delete files of other layers.
+    OfImage,
     /// Not an archive: its bytes are the only file, with this name.
     OneFile(Component),
 }

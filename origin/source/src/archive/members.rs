@@ -3,10 +3,11 @@
 
 use std::io::Read;
 
-use tar::{Entry, EntryType};
+use tar::EntryType;
 
 use super::bounds::MAX_RECORD_BYTES;
 use super::error::ArchiveError;
+use super::headers::{Entry, Headers, cut};
 
 /// A member.
 pub(super) struct Member {
@@ -35,12 +36,10 @@ pub(super) fn read<R: Read>(
     tar: R,
     visit: &mut dyn FnMut(Member, &mut dyn Read) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
-    let mut archive = tar::Archive::new(tar);
+    let mut headers = Headers::new(tar);
     let mut records = Records::default();
-    // Otherwise the library reads records of any size into memory.
-    for entry in archive.entries()?.raw(true) {
-        let mut entry = entry?;
-        check_header(entry.header())?;
+    while let Some(mut entry) = headers.next()? {
+        check_header(&entry.header)?;
         if !records.read(&mut entry)? {
             let member = std::mem::take(&mut records).member(&entry)?;
             visit(member, &mut entry)?;
@@ -50,7 +49,7 @@ pub(super) fn read<R: Read>(
         return Err(ArchiveError::Unreadable("it ends before the member that its last record describes".to_owned()));
     }
     // The end of the compressed bytes, which has their checksum, comes after that of the tar.
-    only_zeros(archive.into_inner())
+    only_zeros(headers.into_inner(), "the tar")
 }
 
 /// What the library reads otherwise than others do.
@@ -68,7 +67,7 @@ fn check_header(header: &tar::Header) -> Result<(), ArchiveError> {
 }
 
 /// Reads what follows the end. Other readers go on after one empty block.
-fn only_zeros(mut rest: impl Read) -> Result<(), ArchiveError> {
+pub(super) fn only_zeros(mut rest: impl Read, of: &str) -> Result<(), ArchiveError> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let read = rest.read(&mut buffer)?;
@@ -76,7 +75,7 @@ fn only_zeros(mut rest: impl Read) -> Result<(), ArchiveError> {
             return Ok(());
         }
         if buffer[..read].iter().any(|byte| *byte != 0) {
-            return Err(ArchiveError::Unreadable("something follows the end of the tar".to_owned()));
+            return Err(ArchiveError::Unreadable(format!("something follows the end of {of}")));
         }
     }
 }
@@ -92,7 +91,7 @@ struct Records {
 impl Records {
     /// Reads an entry that is a record. False: it is a member.
     fn read(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<bool, ArchiveError> {
-        match entry.header().entry_type() {
+        match entry.header.entry_type() {
             EntryType::GNULongName => set(&mut self.path, without_nul(contents(entry)?))?,
             EntryType::GNULongLink => set(&mut self.link, without_nul(contents(entry)?))?,
             EntryType::XHeader => {
@@ -128,13 +127,13 @@ impl Records {
 
     /// The member after the records.
     fn member(self, entry: &Entry<'_, impl Read>) -> Result<Member, ArchiveError> {
-        let header = entry.header();
+        let header = &entry.header;
         let path = self.path.unwrap_or_else(|| header.path_bytes().into_owned());
         let target = || match self.link {
             Some(link) => link,
             None => header.link_name_bytes().unwrap_or_default().into_owned(),
         };
-        let size = header.entry_size()?;
+        let size = entry.size;
         if self.size.is_some_and(|text| text != size.to_string().as_bytes()) {
             return Err(ArchiveError::member(&path, "has two different sizes"));
         }
@@ -175,7 +174,7 @@ fn set(slot: &mut Option<Vec<u8>>, value: Vec<u8>) -> Result<(), ArchiveError> {
 }
 
 fn contents(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, ArchiveError> {
-    let size = entry.size();
+    let size = entry.size;
     if size > MAX_RECORD_BYTES {
         return Err(ArchiveError::RecordTooLarge);
     }
@@ -185,10 +184,6 @@ fn contents(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, ArchiveError> {
         return Err(cut());
     }
     Ok(contents)
-}
-
-pub(super) fn cut() -> ArchiveError {
-    ArchiveError::Unreadable("it is cut off".to_owned())
 }
 
 fn without_nul(mut name: Vec<u8>) -> Vec<u8> {

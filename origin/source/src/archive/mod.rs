@@ -9,6 +9,7 @@ mod contents;
 mod error;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
+mod headers;
 mod index;
 mod layout;
 mod members;

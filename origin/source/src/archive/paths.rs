@@ -22,6 +22,10 @@ impl<'a> Paths<'a> {
     /// The path of a member, without slashes at its ends. Empty: the top folder itself.
     pub(super) fn place(&mut self, raw: &[u8], is_directory: bool) -> Result<Vec<u8>, ArchiveError> {
         let path = normalize(raw).map_err(|fault| ArchiveError::member(raw, fault))?;
+        if *self.layout == Layout::OfImage && path.split(|byte| *byte == b'/').any(|name| name.starts_with(WHITEOUT)) {
+            let fault = "deletes a file of another layer: a container image is not a set of files to publish";
+            return Err(ArchiveError::member(raw, fault));
+        }
         if *self.layout != Layout::StripTop || path.is_empty() && is_directory {
             return Ok(path);
         }
@@ -62,9 +66,6 @@ fn normalize(raw: &[u8]) -> Result<Vec<u8>, &'static str> {
     let names: Vec<&[u8]> = raw.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
     if raw.starts_with(b"/") || names.contains(&&b".."[..]) {
         return Err("leads out of it");
-    }
-    if names.iter().any(|name| name.starts_with(WHITEOUT)) {
-        return Err("deletes a file of another layer: a container image is not a set of files to publish");
     }
     Ok(names.join(&b'/'))
 }

@@ -3,14 +3,18 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use super::bounds::{Bounds, MAX_ZSTD_WINDOW_LOG};
 use super::error::ArchiveError;
+use super::members::only_zeros;
 
 /// The first bytes of RFC 1952 and RFC 8878.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// What follows the first byte (`0x50` to `0x5f`) of a frame that is skipped. zstd files of several threads begin with one.
+const SKIPPABLE: &[u8] = &[0x2a, 0x4d, 0x18];
 
 /// Fails beyond a bound, and after an interrupt.
 pub(super) struct Bounded<'a, R> {
@@ -28,6 +32,27 @@ impl<R: Read> Read for Bounded<'_, R> {
         let read = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| (self.beyond)())?;
         Ok(read)
+    }
+}
+
+/// Decompresses all members of a gzip file. Zeros may fill it up, as on tapes.
+struct Gzip<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let Some(mut rest) = self.0.take().map(GzDecoder::into_inner) else { break };
+            match rest.fill_buf()?.first() {
+                Some(0) => only_zeros(rest, "the gzip file")?,
+                Some(_) => self.0 = Some(GzDecoder::new(rest)),
+                None => {}
+            }
+        }
+        Ok(0)
     }
 }
 
@@ -56,8 +81,10 @@ pub(super) fn decompressed<'a, R: Read + 'a>(
     // A short read at the start: no upstream chooses how a file on the disk is read.
     let start = archive.fill_buf()?;
     let inner: Box<dyn Read + 'a> = if start.starts_with(GZIP) {
-        Box::new(MultiGzDecoder::new(archive))
-    } else if start.starts_with(ZSTD) {
+        Box::new(Gzip(Some(GzDecoder::new(archive))))
+    } else if start.starts_with(ZSTD)
+        || matches!(start, [0x50..=0x5f, skippable @ ..] if skippable.starts_with(SKIPPABLE))
+    {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(archive)?;
         decoder.window_log_max(MAX_ZSTD_WINDOW_LOG)?;
         Box::new(decoder)

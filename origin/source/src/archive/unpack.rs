@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::bounds::Bounds;
 use super::error::{ArchiveError, shown};
+use super::headers;
 use super::index::{EntryKind, Index, IndexBuilder, SpooledFile};
 use super::layout::Layout;
 use super::members::{self, Member, MemberKind};
@@ -94,7 +95,7 @@ impl Contents<'_> {
         }
         let file = SpooledFile { offset, size: self.written - offset, digest: *hash.finalize().as_bytes() };
         match size {
-            Some(size) if size != file.size => Err(members::cut()),
+            Some(size) if size != file.size => Err(headers::cut()),
             _ => Ok(file),
         }
     }

@@ -18,8 +18,9 @@ pub(super) fn read(input: impl Read, charts: &[Chart]) -> Result<Vec<Versions>, 
     let mut reader =
         Reader { yaml: Yaml::open(input)?, charts: charts.iter().map(|chart| (chart, None)).collect(), entries: 0 };
     reader.document()?;
-    let Reader { yaml, charts, .. } = reader;
-    yaml.finish()?;
+    let Reader { mut yaml, charts, .. } = reader;
+    // helm reads no more than the first document either.
+    yaml.finish_document()?;
     Ok(charts.into_iter().map(|(_, versions)| versions.unwrap_or_default()).collect())
 }
 
@@ -273,6 +274,15 @@ generated: "2026-01-02T03:04:05.123456789+02:00"
     }
 
     #[test]
+    fn only_the_first_document_counts_as_for_helm() {
+        let index = "entries: {shop: [{version: 1.0.0, urls: [a.tgz]}]}\n";
+        for end in ["---\n", "...\n", "---\nentries: {shop: [{version: 2.0.0, urls: [b.tgz]}]}\n", "---\n{ ]\n"] {
+            let chosen = choose(&format!("---\n{index}{end}"), &[("shop", "HEAD")]).unwrap();
+            assert_eq!(chosen[0].as_deref(), Ok("1.0.0 https://charts.example/a.tgz"), "{end}");
+        }
+    }
+
+    #[test]
     fn what_is_no_complete_index_is_refused_as_a_whole() {
         let cut = &INDEX[..INDEX.len() - 60];
         let twice = INDEX.replace("  shop:\n", "  redis:\n");
@@ -285,7 +295,8 @@ generated: "2026-01-02T03:04:05.123456789+02:00"
             (&twice, "it has the chart `redis` twice"),
             ("entries: {}\nentries: {}\n", "line 2: it has `entries` twice"),
             ("entries: 7", "`entries` is not a map"),
-            ("entries: &a {shop: *a}\n---\n", "second document"),
+            ("entries: {}\n}\n", "line "),
+            ("--- \n---\nentries: {}\n", "it has no `entries`"),
         ] {
             let error = choose(text, &[("shop", "HEAD"), ("redis", "HEAD")]).unwrap_err();
             assert!(error.contains(reason) && error.len() < 400, "{reason}: {error}");

@@ -50,7 +50,12 @@ impl HelmIndex {
             let validators = Validators::of(&url, &response);
             let max_index = client.session().upstream.limits.max_index.as_u64();
             let mut body = Body::new(client, response, max_index);
-            let read = index::read(Shown { body: &mut body, progress }, charts);
+            let mut shown = Shown { body: &mut body, progress };
+            let read = index::read(&mut shown, charts);
+            if read.is_ok() {
+                // What follows the document is not used, but an answer that is cut off is not complete.
+                let _ = io::copy(&mut shown, &mut io::sink());
+            }
             body.finish().map_err(|error| failure(error, max_index))?;
             let found = read.map_err(|cause| UpstreamError::InvalidList { name: "index.yaml", cause })?;
             let charts = charts.iter().cloned().zip(found).collect();

@@ -46,9 +46,18 @@ impl<R: Read> Yaml<R> {
 
     /// Ends the document: nothing may follow.
     pub(super) fn finish(mut self) -> Result<(), String> {
-        match (self.event()?, self.event()?) {
-            (Event::DocumentEnd, Event::StreamEnd) => Ok(()),
+        self.finish_document()?;
+        match self.event()? {
+            Event::StreamEnd => Ok(()),
             _ => Err(self.wrong("it has a second document")),
+        }
+    }
+
+    /// Ends the document. Another one may follow, and is not read.
+    pub(super) fn finish_document(&mut self) -> Result<(), String> {
+        match self.event()? {
+            Event::DocumentEnd => Ok(()),
+            _ => Err(self.wrong("it does not end here")),
         }
     }
 

@@ -78,6 +78,7 @@ pub(super) fn choose_manifest(index: &Index, platform: Option<&PlatformName>) ->
 pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Result<Layer, String> {
     let layers: Vec<&Descriptor> = manifest.layers.iter().filter(|layer| layer.media_type != EMPTY).collect();
     let types = media_types(&layers);
+    let is_image = manifest.config.as_ref().is_some_and(|config| IMAGE_CONFIGS.contains(&config.media_type.as_str()));
     let chosen = match &selector.media_type {
         _ if layers.is_empty() => return Err("has no layers".to_owned()),
         Some(media_type) => {
@@ -97,21 +98,17 @@ pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Res
                 }
             }
         }
-        None => {
-            let config = manifest.config.as_ref().map(|config| config.media_type.as_str());
-            match layers[..] {
-                _ if config.is_some_and(|config| IMAGE_CONFIGS.contains(&config)) => {
-                    return Err(format!(
-                        "is a container image{types}: set `layer.media_type` to follow one of its layers"
-                    ));
-                }
-                [layer] => layer,
-                _ => return Err(format!("has {} layers{types}: set `layer.media_type`", layers.len())),
+        None => match layers[..] {
+            _ if is_image => {
+                return Err(format!("is a container image{types}: set `layer.media_type` to follow one of its layers"));
             }
-        }
+            [layer] => layer,
+            _ => return Err(format!("has {} layers{types}: set `layer.media_type`", layers.len())),
+        },
     };
     let sha256 = chosen.sha256().map_err(|digest| format!("has a layer with {digest}"))?;
     let layout = match selector.operation {
+        LayerOperation::Extract if is_image => Layout::OfImage,
         LayerOperation::Extract => Layout::AsIs,
         LayerOperation::Copy => {
             let Some(title) = chosen.annotations.get(TITLE) else {
@@ -232,7 +229,7 @@ mod tests {
         let choose = |config: &str, layers: &[&str], media_type: Option<&str>| {
             let layers: Vec<_> = layers.iter().map(|layer| (*layer, None)).collect();
             let chosen = choose_layer(&manifest(config, &layers), &select(media_type))?;
-            assert_eq!(chosen.layout, Layout::AsIs);
+            assert_eq!(chosen.layout == Layout::OfImage, config == IMAGE_CONFIGS[0]);
             Ok::<_, String>((chosen.sha256.to_string(), chosen.size))
         };
         let (flux, image) = ("application/vnd.cncf.flux.config.v1+json", IMAGE_CONFIGS[0]);

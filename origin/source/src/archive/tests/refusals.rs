@@ -32,8 +32,6 @@ fn a_member_that_leads_elsewhere_or_is_no_file_is_refused_by_name() {
         (vec![member(b"shop/fifo", b'6', b"", b"")], "`shop/fifo`, which is a device"),
         (vec![member(b"shop/a", b'V', b"", b"")], "`shop/a`, which has the type `V`, which is not supported"),
         (vec![member(b"shop/a", b'S', b"", b"")], "sparse"),
-        (vec![file("shop/a/.wh.b", b"")], "`shop/a/.wh.b`, which deletes a file of another layer"),
-        (vec![file("shop/.wh..wh..opq", b"")], "which deletes a file of another layer"),
         (vec![member(b"shop/a", b'2', b"b", b"12")], "`shop/a`, which has contents, but is not a file"),
         (vec![member(b"shop/a", b'5', b"", b"12")], "`shop/a`, which has contents, but is not a file"),
         (vec![file("", b"")], "has no name"),
