@@ -22,6 +22,7 @@ mod helm;
 mod interface;
 mod metrics;
 mod oci;
+mod page;
 mod passed_over;
 mod ref_text;
 mod service;

@@ -78,11 +78,13 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
     let good = charts.entries.lock().unwrap().last().unwrap().2.clone();
     let wrong = "ab".repeat(32);
     charts.index("stale", "1.0.0", &wrong);
+    fs::write(charts.dir.path().join("page-1.0.0.tgz"), "<html>Sign in</html>").unwrap();
+    charts.index("page", "1.0.0", &wrong);
     charts.index("gone", "1.0.0", &wrong);
     charts.index("later", "2.0.0", &wrong);
     charts.index("busy", "1.0.0", &wrong);
     charts.index("shop", "1.0.0.1", &wrong);
-    let bad = ["busy", "out", "bomb", "large", "loose", "stale", "gone", "later", "none"];
+    let bad = ["busy", "out", "bomb", "large", "loose", "stale", "gone", "later", "none", "page"];
     let mut config = charts.config(&home, &[&bad[..], &["shop"]].concat());
     config.repositories[0].redirects = serde_json::from_value(json!(["127.0.0.1"])).unwrap();
     config.upstreams.max_unpacked = bytesize::ByteSize::mib(2);
@@ -104,6 +106,7 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
         ),
         ("gone", "[fetch] chart `gone` 1.0.0 is in the index, but not at its URL: it answered 404".to_owned()),
         ("later", "[resolve] no version of chart `later` in `semver:^1`: 1 version; highest `2.0.0`".to_owned()),
+        ("page", "[fetch] chart `page` 1.0.0 is not an archive: the server sent a page (`text/html`): ".to_owned()),
         ("none", "[resolve] the index has no chart `none`".to_owned()),
     ] {
         let shown = failure(&node, service).await;
@@ -120,7 +123,9 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
     charts.answers();
     node.poll().await;
     // Those that may be mended without another index are downloaded again after a back-off of seconds.
-    let again = |answer: &String| answer.ends_with(".tgz") && !answer.contains("/stale") && !answer.contains("/gone");
+    let again = |answer: &String| {
+        answer.ends_with(".tgz") && !["/stale", "/gone", "/page"].iter().any(|each| answer.contains(each))
+    };
     let answers = charts.answers();
     assert!(!answers.iter().any(again) && answers[0] == "304 /index.yaml", "{answers:?}");
 

@@ -158,9 +158,10 @@ fn answer(
     answers.lock().unwrap().push(format!("{status} {path}"));
     let length = body.len();
     let pause = if status == "429" { "retry-after: 1\r\n" } else { "" };
+    let media_type = if body.starts_with(b"<") { "content-type: text/html; charset=utf-8\r\n" } else { "" };
     write!(
         socket,
-        "HTTP/1.1 {status} x\r\n{pause}etag: {etag}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+        "HTTP/1.1 {status} x\r\n{pause}{media_type}etag: {etag}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
     )?;
     socket.write_all(&body)?;
     socket.flush()

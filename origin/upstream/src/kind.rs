@@ -58,6 +58,9 @@ impl SourceKind {
                 "`kind = \"helm\"` needs the `https://` or `http://` URL of a folder with an `index.yaml`, or the `oci://` URL \
                  below which a registry has charts",
             ),
+            SourceKind::Helm if url.as_str().ends_with("/index.yaml") => {
+                Some("it is the URL of an index: leave `/index.yaml` out, which is added to it")
+            }
             SourceKind::Git if url.scheme() == Some(Scheme::Oci) => {
                 Some("`kind = \"git\"` cannot follow what is in a registry (`oci://`)")
             }

@@ -30,6 +30,8 @@ pub(crate) enum ArchiveError {
     OutsideFolder(String),
     #[error("has no files")]
     Empty,
+    #[error("is not a tar archive, plain or with gzip or zstd{found}{hint}")]
+    NotTar { found: &'static str, hint: &'static str },
     #[error("cannot be unpacked: {0}")]
     Unreadable(String),
     /// The bounds of the repository, not of the archive.

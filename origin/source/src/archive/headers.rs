@@ -8,11 +8,15 @@ use super::error::ArchiveError;
 
 const BLOCK: u64 = 512;
 
+/// What the file is instead, its caller knows.
+const NOT_TAR: ArchiveError = ArchiveError::NotTar { found: "", hint: "" };
+
 /// The headers of a tar.
 pub(super) struct Headers<R> {
     tar: R,
     /// The bytes of the last one that were not read: its contents, and what fills its last block.
     unread: u64,
+    is_first: bool,
 }
 
 /// A header. Reading it reads its contents.
@@ -25,7 +29,7 @@ pub(super) struct Entry<'a, R> {
 
 impl<R: Read> Headers<R> {
     pub(super) fn new(tar: R) -> Self {
-        Self { tar, unread: 0 }
+        Self { tar, unread: 0, is_first: true }
     }
 
     /// The next header. `None`: an empty block, or the end.
@@ -34,18 +38,19 @@ impl<R: Read> Headers<R> {
         if io::copy(&mut self.tar.by_ref().take(unread), &mut io::sink())? < unread {
             return Err(cut());
         }
-        let mut block = Vec::new();
+        let (is_first, mut block) = (std::mem::take(&mut self.is_first), Vec::new());
         self.tar.by_ref().take(BLOCK).read_to_end(&mut block)?;
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
         let mut header = Header::new_old();
         let bytes = header.as_mut_bytes();
-        let Some(block) = block.first_chunk() else { return Err(cut()) };
+        let Some(block) = block.first_chunk() else { return Err(if is_first { NOT_TAR } else { cut() }) };
         *bytes = *block;
         let sum: u32 = bytes[..148].iter().chain(&[b' '; 8]).chain(&bytes[156..]).map(|byte| u32::from(*byte)).sum();
-        if sum != header.cksum()? {
-            return Err(ArchiveError::Unreadable("the checksum of a header is wrong".to_owned()));
+        if header.cksum().ok() != Some(sum) {
+            let wrong = || ArchiveError::Unreadable("the checksum of a header is wrong".to_owned());
+            return Err(if is_first { NOT_TAR } else { wrong() });
         }
         let numbers = header.as_old_mut();
         for number in [&mut numbers.mode[..], &mut numbers.size[..]] {

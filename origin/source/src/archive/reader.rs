@@ -16,6 +16,14 @@ const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// What follows the first byte (`0x50` to `0x5f`) of a frame that is skipped. zstd files of several threads begin with one.
 const SKIPPABLE: &[u8] = &[0x2a, 0x4d, 0x18];
 
+/// The first bytes of other formats, and what a message says of them.
+const OTHERS: [(&[u8], &str); 4] = [
+    (b"BZh", ", but compressed with bzip2"),
+    (b"\xfd7zXZ\0", ", but compressed with xz"),
+    (b"\x04\x22\x4d\x18", ", but compressed with lz4"),
+    (b"PK\x03\x04", ", but a zip file"),
+];
+
 /// Fails beyond a bound, and after an interrupt.
 pub(super) struct Bounded<'a, R> {
     inner: R,
@@ -71,15 +79,19 @@ pub(super) fn archive<'a, R: Read + 'a>(from: R, bounds: &'a Bounds, stop: &'a A
     Bounded { inner: OnDisk(from), left: bounds.max_archive, beyond: Box::new(beyond), stop }
 }
 
+/// What an archive has, and what a message says of its format if that is no tar.
+type Decompressed<'a> = (Bounded<'a, Box<dyn Read + 'a>>, &'static str);
+
 /// The bytes without the compression that the first bytes name, within their bound.
 pub(super) fn decompressed<'a, R: Read + 'a>(
     archive: R,
     bounds: &'a Bounds,
     stop: &'a AtomicBool,
-) -> Result<Bounded<'a, Box<dyn Read + 'a>>, ArchiveError> {
+) -> Result<Decompressed<'a>, ArchiveError> {
     let mut archive = BufReader::with_capacity(64 << 10, archive);
     // A short read at the start: no upstream chooses how a file on the disk is read.
     let start = archive.fill_buf()?;
+    let found = OTHERS.iter().find(|(magic, _)| start.starts_with(magic)).map_or("", |(_, found)| *found);
     let inner: Box<dyn Read + 'a> = if start.starts_with(GZIP) {
         Box::new(Gzip(Some(GzDecoder::new(archive))))
     } else if start.starts_with(ZSTD)
@@ -92,5 +104,5 @@ pub(super) fn decompressed<'a, R: Read + 'a>(
         Box::new(archive)
     };
     let beyond = || ArchiveError::UnpacksTooLarge(bounds.max_unpacked);
-    Ok(Bounded { inner, left: bounds.max_unpacked, beyond: Box::new(beyond), stop })
+    Ok((Bounded { inner, left: bounds.max_unpacked, beyond: Box::new(beyond), stop }, found))
 }

@@ -31,8 +31,8 @@ pub(super) fn unpack(
         return index.finish();
     }
     let mut paths = Paths::new(layout);
-    let tar = reader::decompressed(archive, bounds, stop)?;
-    members::read(tar, &mut |Member { path: raw, kind }, contents| {
+    let (tar, found) = reader::decompressed(archive, bounds, stop)?;
+    let unpacked = members::read(tar, &mut |Member { path: raw, kind }, contents| {
         let path = paths.place(&raw, matches!(kind, MemberKind::Directory))?;
         if path.is_empty() {
             // The folder of all others.
@@ -63,6 +63,14 @@ pub(super) fn unpack(
             }
         };
         index.add(&path, kind)
+    });
+    let hint = match layout {
+        Layout::StripTop => ": package it with `helm package`",
+        _ => ": to publish it as one file, set `layer.operation = \"copy\"`",
+    };
+    unpacked.map_err(|error| match error {
+        ArchiveError::NotTar { .. } => ArchiveError::NotTar { found, hint },
+        other => other,
     })?;
     index.finish()
 }

@@ -16,6 +16,7 @@ use super::super::{RetryPolicy, ServiceFailure};
 use super::not_fetched::NotFetched;
 use super::signatures::not_as_signed;
 use super::{ArtifactSource, Chosen, Location};
+use crate::page::{PAGE, is_page};
 
 /// The SHA-256 of an archive that is unpacked now, or why it is not.
 pub(super) type Fetched = Result<Sha256, NotFetched>;
@@ -45,20 +46,23 @@ impl ArtifactSource {
             max_file: self.shared.limits.max_file_bytes,
             max_spools: upstream.limits.max_mirror.as_u64(),
         };
+        let mut is_page = false;
         let downloaded = self.spools.temporary().map_err(|error| BodyError::Write(without_path(&error)));
-        let downloaded =
-            downloaded.and_then(|mut file| Ok((self.download(client, chosen, &mut file, progress)?, file)));
+        let downloaded = downloaded
+            .and_then(|mut file| Ok((self.download(client, chosen, &mut file, progress, &mut is_page)?, file)));
+        let page = || format!("is not an archive: {PAGE}: check its URL, and whether the server wants a sign-in");
         let (sha256, file) = match downloaded {
             Ok(downloaded) => downloaded,
             Err(BodyError::TooLarge) => {
-                if let Some(size) = chosen.blob.size {
-                    let reason = format_args!(
-                        "has a layer of more than the {size} bytes that its manifest says: publish it again"
-                    );
-                    return failed(RetryPolicy::BackOff, &reason);
-                }
-                let error = ArchiveError::TooLarge { key: bounds.max_archive_key, limit: bounds.max_archive };
-                return failed(RetryPolicy::BackOff, &error);
+                let (key, limit) = (bounds.max_archive_key, bounds.max_archive);
+                let reason = match chosen.blob.size {
+                    _ if is_page => page(),
+                    Some(size) => {
+                        format!("has a layer of more than the {size} bytes that its manifest says: publish it again")
+                    }
+                    None => ArchiveError::TooLarge { key, limit }.to_string(),
+                };
+                return failed(RetryPolicy::BackOff, &reason);
             }
             Err(BodyError::Write(error)) => return failed(RetryPolicy::BackOff, &ArchiveError::Disk(error)),
             Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
@@ -73,15 +77,7 @@ impl ArtifactSource {
             Err(BodyError::Upstream(error)) => return Ok(Err(NotFetched::by(chosen, "fetch", &error))),
         };
         if let Some(listed) = chosen.blob.sha256.filter(|listed| *listed != sha256) {
-            let reason = if chosen.blob.is_in_registry() {
-                format!(
-                    "has a layer with the SHA-256 digest `{sha256}`, but its manifest says `{listed}`: publish it again"
-                )
-            } else {
-                format!(
-                    "has the SHA-256 digest `{sha256}`, but the index says `{listed}`: publish it again, or repair the index"
-                )
-            };
+            let reason = if is_page { page() } else { not_as_listed(chosen, &sha256, &listed) };
             return failed(RetryPolicy::BackOff, &reason);
         }
         if let Some(signed) = signed.filter(|signed| *signed != sha256) {
@@ -91,21 +87,24 @@ impl ArtifactSource {
         match self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()) {
             Ok(_) => Ok(Ok(sha256)),
             Err(ArchiveError::Interrupted) => Err(UpstreamError::Interrupted),
+            Err(error) if is_page && error.is_in_archive() => failed(RetryPolicy::BackOff, &page()),
             // With a digest, the same bytes come again.
             Err(error) if error.is_in_archive() && chosen.blob.sha256.is_some() => failed(RetryPolicy::Never, &error),
             Err(error) => failed(RetryPolicy::BackOff, &error),
         }
     }
 
-    /// Downloads the archive.
+    /// Downloads the archive. `sent_page`: the server says that it is a page.
     fn download(
         &self,
         client: &Client<'_>,
         chosen: &Chosen,
         file: &mut File,
         progress: &FetchProgress,
+        sent_page: &mut bool,
     ) -> Result<Sha256, BodyError> {
         let (response, expected) = self.request(client, &chosen.blob.at).map_err(BodyError::Upstream)?;
+        *sent_page = is_page(&response);
         let sha256 = Body::new(client, response, chosen.blob.bound()).write_to(&mut Shown { file, progress })?;
         if let Some(expected) = expected.filter(|expected| *expected != sha256) {
             let cause = format!("its archive has the digest `{sha256}`, but its manifest says `{expected}`");
@@ -142,6 +141,16 @@ impl ArtifactSource {
     pub(super) fn registry<'a>(&'a self, client: &'a Client<'_>, url: &Url) -> Result<Registry<'a>, UpstreamError> {
         let url = client.other_host(&client.upstream_url, url.as_str())?;
         Ok(Registry::new(client, &self.tokens, url))
+    }
+}
+
+fn not_as_listed(chosen: &Chosen, sha256: &Sha256, listed: &Sha256) -> String {
+    if chosen.blob.is_in_registry() {
+        format!("has a layer with the SHA-256 digest `{sha256}`, but its manifest says `{listed}`: publish it again")
+    } else {
+        format!(
+            "has the SHA-256 digest `{sha256}`, but the index says `{listed}`: publish it again, or repair the index"
+        )
     }
 }
 

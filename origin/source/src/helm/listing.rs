@@ -12,6 +12,7 @@ use weir_upstream::{FetchProgress, UpstreamError};
 use super::chart::Chart;
 use super::choice::{Release, Versions};
 use super::index;
+use crate::page::{PAGE, is_page};
 
 /// The index at the end of its last poll.
 pub(crate) struct HelmIndex {
@@ -47,7 +48,7 @@ impl HelmIndex {
         let known = state.as_ref().filter(|listed| charts.iter().all(|chart| listed.versions(chart).is_some()));
         let before = known.map(|listed| &listed.validators);
         if let Some((url, response)) = client.get_if_changed(index_url(&client.upstream_url), before)? {
-            let validators = Validators::of(&url, &response);
+            let (validators, is_page) = (Validators::of(&url, &response), is_page(&response));
             let max_index = client.session().upstream.limits.max_index.as_u64();
             let mut body = Body::new(client, response, max_index);
             let mut shown = Shown { body: &mut body, progress };
@@ -57,7 +58,10 @@ impl HelmIndex {
                 let _ = io::copy(&mut shown, &mut io::sink());
             }
             body.finish().map_err(|error| failure(error, max_index))?;
-            let found = read.map_err(|cause| UpstreamError::InvalidList { name: "index.yaml", cause })?;
+            let found = read.map_err(|cause| {
+                let page = format!("{PAGE}: check `url`, and whether the server wants a sign-in");
+                UpstreamError::InvalidList { name: "index.yaml", cause: if is_page { page } else { cause } }
+            })?;
             let charts = charts.iter().cloned().zip(found).collect();
             let listed = state.insert(Listed { validators, url, charts });
             listed.warn(client.upstream_url.host_str().unwrap_or_default());
@@ -214,6 +218,7 @@ mod tests {
             response("200 OK", "", &format!("{}# {}", index("1.1.0"), "x".repeat(1000))),
             response("200 OK", "", &index("1.1.0")[..80]),
             response("200 OK", "", "<html>\n<body>Sign in</body>"),
+            response("200 OK", "Content-Type: TEXT/html;charset=utf-8\r\n", "<html>\n<body>Sign in</body>"),
             response("404 Not Found", "", ""),
             NOT_MODIFIED.to_owned(),
         ]);
@@ -235,6 +240,11 @@ mod tests {
                 assert_eq!((step, kind), ("list", "protocol"));
                 assert!(reason.starts_with("`index.yaml` cannot be read: line "), "{reason}");
             }
+            let (_, _, reason) = list().unwrap_err();
+            assert!(
+                reason.starts_with("`index.yaml` cannot be read: the server sent a page (`text/html`): check"),
+                "{reason}"
+            );
             let (step, kind, _) = list().unwrap_err();
             assert_eq!((step, kind), ("list", "not_found"));
             assert_eq!(list(), Ok(first), "the state stays, with its validators");

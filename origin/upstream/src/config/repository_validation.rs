@@ -313,6 +313,7 @@ mod tests {
             assert!(helm(url, insecure).is_empty(), "{url}");
         }
         assert_eq!(helm("http://charts.example", true), ["insecure"]);
+        assert_eq!(helm("https://charts.example/stable/index.yaml", false), ["url"]);
         assert_eq!(helm("oci://r.example/charts:v1", false), ["url"]);
     }
 

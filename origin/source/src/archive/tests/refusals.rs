@@ -71,12 +71,24 @@ fn all_members_of_a_chart_are_in_one_folder() {
 
 #[test]
 fn bytes_that_are_no_archive_are_refused() {
-    let reason = refusal(&b"<html>not found</html>".repeat(40), &Layout::StripTop);
-    assert!(reason.starts_with("cannot be unpacked: "), "{reason}");
+    let json = |blanks: usize| format!("{{{}}}", " ".repeat(blanks)).into_bytes();
+    for (file, found) in [
+        (json(0), ""),
+        (json(5000), ""),
+        (gzip(&json(9)), ""),
+        (b"BZh91AY&SY".to_vec(), ", but compressed with bzip2"),
+        ([b"\xfd7zXZ\0", &json(5000)[..]].concat(), ", but compressed with xz"),
+        ([b"PK\x03\x04", &json(5000)[..]].concat(), ", but a zip file"),
+    ] {
+        let text = format!("is not a tar archive, plain or with gzip or zstd{found}: ");
+        assert_eq!(refusal(&file, &Layout::StripTop), format!("{text}package it with `helm package`"));
+        let copy = "to publish it as one file, set `layer.operation = \"copy\"`";
+        assert_eq!(refusal(&file, &Layout::AsIs), format!("{text}{copy}"));
+    }
     let whole = tar(&[file("shop/a", &[7; 3000]), file("shop/b", &[8; 3000])]);
     for (archive, ends) in [
-        (whole.clone(), &[100, 512 + 17, 512 + 3000, 4096 + 600][..]),
-        (gzip(&whole), &[1, 5, 20, gzip(&whole).len() - 8, gzip(&whole).len() - 1]),
+        (whole.clone(), &[512 + 17, 512 + 3000, 4096 + 600][..]),
+        (gzip(&whole), &[5, 20, gzip(&whole).len() - 8, gzip(&whole).len() - 1]),
         (zstd(&whole, 17), &[5, 20, zstd(&whole, 17).len() - 1]),
     ] {
         assert_eq!(lines(&archive, &Layout::StripTop).len(), 2);
