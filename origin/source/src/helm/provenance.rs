@@ -1,6 +1,8 @@
 //! The provenance of a chart (`helm package --sign`): a signed text with `Chart.yaml`, and below it the digest of the
 //! archive. Pure.
 
+use std::collections::BTreeMap;
+
 use reqwest::Url;
 use weir_protocol::digest::Sha256;
 use weir_upstream::loose_version;
@@ -29,8 +31,7 @@ pub(crate) fn signed_digest(text: &str, name: &str, version: &str) -> Result<Sha
     }
     // As `helm package` names it.
     let file = format!("{name}-{signed_version}.tgz");
-    let digest = files.into_iter().find(|(other, _)| *other == file).map(|(_, digest)| digest);
-    let digest = digest.ok_or_else(|| format!("the signed text does not name the file `{file}`"))?;
+    let digest = files.get(&file).ok_or_else(|| format!("the signed text does not name the file `{file}`"))?;
     let digest = digest.strip_prefix("sha256:").and_then(|hex| hex.parse().ok());
     digest.ok_or_else(|| format!("the signed text has no SHA-256 digest of the file `{file}`"))
 }
@@ -39,7 +40,7 @@ struct Provenance {
     name: String,
     version: String,
     /// Names and digests.
-    files: Vec<(String, String)>,
+    files: BTreeMap<String, String>,
 }
 
 impl Provenance {
@@ -49,16 +50,26 @@ impl Provenance {
         let below: Vec<&str> = lines.collect();
         let (mut name, mut version, mut files) = Default::default();
         read(&metadata.join("\n"), |yaml, key| match key {
-            "name" => text_of(yaml).map(|text| name = text),
-            "version" => text_of(yaml).map(|text| version = text),
+            "name" => set(&mut name, text_of(yaml)?, yaml, key),
+            "version" => set(&mut version, text_of(yaml)?, yaml, key),
             _ => skip(yaml),
         })?;
         read(&below.join("\n"), |yaml, key| match key {
-            "files" => map_of(yaml).map(|map| files = map),
+            "files" => set(&mut files, map_of(yaml)?, yaml, key),
             _ => skip(yaml),
         })?;
-        Ok(Self { name, version, files })
+        let (name, version) = (name.unwrap_or_default(), version.unwrap_or_default());
+        Ok(Self { name, version, files: files.unwrap_or_default() })
     }
+}
+
+/// Takes the value of a key. Readers disagree on one that is there twice.
+fn set<T>(slot: &mut Option<T>, value: T, yaml: &Yaml<&[u8]>, key: &str) -> Result<(), String> {
+    if slot.replace(value).is_some() { Err(twice(yaml, key)) } else { Ok(()) }
+}
+
+fn twice(yaml: &Yaml<&[u8]>, key: &str) -> String {
+    yaml.wrong(&format!("it has `{key}` twice"))
 }
 
 /// Reads a document that is a map. `take` reads the value of each key.
@@ -91,8 +102,8 @@ fn text_of(yaml: &mut Yaml<&[u8]>) -> Result<String, String> {
     }
 }
 
-fn map_of(yaml: &mut Yaml<&[u8]>) -> Result<Vec<(String, String)>, String> {
-    let mut map = Vec::new();
+fn map_of(yaml: &mut Yaml<&[u8]>) -> Result<BTreeMap<String, String>, String> {
+    let mut map = BTreeMap::new();
     match yaml.node()? {
         Node::Map => {}
         _ => return Err(yaml.wrong("it is not a map")),
@@ -100,7 +111,8 @@ fn map_of(yaml: &mut Yaml<&[u8]>) -> Result<Vec<(String, String)>, String> {
     loop {
         match yaml.node()? {
             Node::End => return Ok(map),
-            Node::Text(key) => map.push((key, text_of(yaml)?)),
+            Node::Text(key) if map.contains_key(&key) => return Err(twice(yaml, &key)),
+            Node::Text(key) => _ = map.insert(key, text_of(yaml)?),
             _ => return Err(yaml.wrong("it is not a text")),
         }
     }
@@ -122,6 +134,7 @@ mod tests {
         for version in ["1.0.0+b1", "v1.0.0+b1"] {
             assert_eq!(digest(TEXT, "shop", version).unwrap(), expected);
         }
+        let twice = format!("{TEXT}  shop-1.0.0+b1.tgz: sha256:{}\r\n", "0".repeat(64));
         for (text, name, version, reason) in [
             (TEXT, "other", "1.0.0+b1", "is of chart `shop` 1.0.0+b1"),
             (TEXT, "shop", "1.0.0", "is of chart `shop` 1.0.0+b1"),
@@ -135,6 +148,15 @@ mod tests {
             (&TEXT.replace("version: 1.0.0+b1", "version: x"), "shop", "x", "is of chart `shop` x"),
             (&TEXT.replace("version: 1", "version: [1"), "shop", "1.0.0+b1", "cannot be read: line 5: "),
             ("", "shop", "1.0.0", "cannot be read: it is empty"),
+            (
+                &TEXT.replace("name: shop", "name: shop\r\nname: shop"),
+                "shop",
+                "1.0.0+b1",
+                "line 5: it has `name` twice",
+            ),
+            (&TEXT.replace("version: 1", "version: 2.0.0\r\nversion: 1"), "shop", "1.0.0+b1", "it has `version` twice"),
+            (&TEXT.replace("files:", "files: {}\r\nfiles:"), "shop", "1.0.0+b1", "it has `files` twice"),
+            (&twice, "shop", "1.0.0+b1", "it has `shop-1.0.0+b1.tgz` twice"),
             ("- x\n", "shop", "1.0.0", "cannot be read: line 1: it is not a map"),
         ] {
             let error = digest(text, name, version).unwrap_err();
