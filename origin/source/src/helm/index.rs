@@ -334,7 +334,7 @@ generated: "2026-01-02T03:04:05.123456789+02:00"
     #[test]
     fn an_index_as_large_as_real_ones_is_read() {
         let entry = |n: u32| {
-            format!("  - {{name: shop, version: 1.{n}.0, urls: [shop-{n}.tgz], keywords: [{}]}}\n", "a,".repeat(40))
+            format!("  - {{name: shop, version: 1.{n}.0, urls: [shop-{n}.tgz], keywords: [{}]}}\n", "cache,".repeat(40))
         };
         let index = format!("entries:\n  shop:\n{}", (0..20_000).map(entry).collect::<String>());
         let found = read(index.as_bytes(), &charts(&[("shop", "HEAD")])).unwrap();

@@ -5,8 +5,13 @@ use std::io::{self, Bytes, Read};
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError};
 use weir_upstream::shown;
 
-/// The most anchors: the parser remembers their names.
+/// The most anchors and tags: the parser remembers the names of anchors, and tags take long.
 const MAX_ANCHORS: usize = 100_000;
+
+/// The fewest characters for each node, once there are many. A node takes about as long as 50 characters of a text, so nodes of
+/// two characters would take ten times as long as an index of the same size. Those have at least six.
+const MIN_NODE_CHARS: usize = 5;
+const MANY_NODES: usize = 100_000;
 
 /// The longest reason, in characters: it may have text of the document.
 const MAX_REASON_CHARS: usize = 300;
@@ -15,7 +20,10 @@ const MAX_REASON_CHARS: usize = 300;
 pub(super) struct Yaml<R: Read> {
     parser: Parser<'static, granit_parser::FallibleBufferedInput<Chars<R>>>,
     anchors: usize,
+    nodes: usize,
     line: usize,
+    /// The characters before the last event.
+    position: usize,
 }
 
 /// A node, of which a collection is to be read further.
@@ -37,7 +45,7 @@ impl<R: Read> Yaml<R> {
     pub(super) fn open(input: R) -> Result<Self, String> {
         let options = granit_parser::options! { emit_comments: false };
         let parser = Parser::new_from_fallible_iter_with_options(Chars::new(input), options);
-        let mut yaml = Self { parser, anchors: 0, line: 1 };
+        let mut yaml = Self { parser, anchors: 0, nodes: 0, line: 1, position: 0 };
         match (yaml.event()?, yaml.event()?) {
             (Event::StreamStart, Event::DocumentStart(..)) => Ok(yaml),
             _ => Err("it is empty".to_owned()),
@@ -63,20 +71,24 @@ impl<R: Read> Yaml<R> {
 
     pub(super) fn node(&mut self) -> Result<Node, String> {
         let event = self.event()?;
-        let (node, anchor) = match event {
+        let (node, has_name) = match event {
             Event::Scalar(text, ScalarStyle::Plain, anchor, None) if matches!(&*text, "" | "~" | "null") => {
-                (Node::Null, anchor)
+                (Node::Null, anchor > 0)
             }
-            Event::Scalar(text, _, anchor, _) => (Node::Text(text.into_owned()), anchor),
-            Event::SequenceStart(_, anchor, _) => (Node::List, anchor),
-            Event::MappingStart(_, anchor, _) => (Node::Map, anchor),
-            Event::SequenceEnd | Event::MappingEnd => (Node::End, 0),
-            Event::Alias(_) => (Node::Alias, 0),
+            Event::Scalar(text, _, anchor, tag) => (Node::Text(text.into_owned()), anchor > 0 || tag.is_some()),
+            Event::SequenceStart(_, anchor, tag) => (Node::List, anchor > 0 || tag.is_some()),
+            Event::MappingStart(_, anchor, tag) => (Node::Map, anchor > 0 || tag.is_some()),
+            Event::SequenceEnd | Event::MappingEnd => (Node::End, false),
+            Event::Alias(_) => (Node::Alias, false),
             _ => return Err(self.wrong("it ends too early")),
         };
-        self.anchors += usize::from(anchor > 0);
+        self.nodes += usize::from(node != Node::End);
+        self.anchors += usize::from(has_name);
         if self.anchors > MAX_ANCHORS {
-            return Err(self.wrong(&format!("it has more than {MAX_ANCHORS} anchors")));
+            return Err(self.wrong(&format!("it has more than {MAX_ANCHORS} anchors and tags")));
+        }
+        if self.nodes > MANY_NODES && self.nodes > self.position / MIN_NODE_CHARS {
+            return Err(self.wrong(&format!("it has more than a node for every {MIN_NODE_CHARS} characters")));
         }
         Ok(node)
     }
@@ -102,7 +114,7 @@ impl<R: Read> Yaml<R> {
     fn event(&mut self) -> Result<Event<'static>, String> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => {
-                self.line = span.start.line();
+                (self.line, self.position) = (span.start.line(), span.start.index());
                 Ok(event)
             }
             Some(Err(error)) => Err(describe(&error)),
@@ -188,8 +200,10 @@ mod tests {
 
     #[test]
     fn what_is_no_document_is_refused_with_its_line() {
-        let many = format!("[{}]", "&a x,".repeat(MAX_ANCHORS + 1));
+        let many = format!("[{}]", "&a word,".repeat(MAX_ANCHORS + 1));
         let deep = "[".repeat(5000);
+        // Each takes as long as 500 bytes of a text.
+        let [short, tagged] = ["a,", "!a 'text of a tag',"].map(|node| format!("[{}]", node.repeat(150_000)));
         for (text, reason) in [
             (&b""[..], "empty"),
             (b"a: [1\n", "line 1: unclosed bracket"),
@@ -201,8 +215,10 @@ mod tests {
             (b"a: *b\n", "line 1: "),
             (many.as_bytes(), "more than 100000 anchors"),
             (deep.as_bytes(), "line 1: "),
+            (short.as_bytes(), "line 1: it has more than a node for every 5 characters"),
+            (tagged.as_bytes(), "line 1: it has more than 100000 anchors and tags"),
         ] {
-            let error = nodes(text).unwrap_err();
+            let error = nodes(text).map(drop).unwrap_err();
             assert!(error.contains(reason), "{reason}: {error}");
         }
     }
