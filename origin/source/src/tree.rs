@@ -62,6 +62,21 @@ impl Contents for Tree<'_> {
             }
         }
     }
+
+    fn read_in_pieces(
+        &self,
+        path: &[u8],
+        file: &TreeFile,
+        take: &mut dyn FnMut(u64, Vec<u8>) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        match (&self.0, &file.0) {
+            (Kind::Git(tree), File::Git(file)) => tree.read_in_pieces(path, file, take),
+            (Kind::Archive(tree), File::Archive(file)) => tree.read_in_pieces(path, file, take),
+            (Kind::Git(_), File::Archive(_)) | (Kind::Archive(_), File::Git(_)) => {
+                unreachable!("a file is of the tree that walked it")
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,13 @@ pub struct Built {
     pub reused_frames: usize,
 }
 
+/// What workers pass on.
+pub(crate) enum Message {
+    /// The next bytes of tar of a run that is too large to be in memory. It is the only one in progress.
+    Part(Vec<u8>),
+    Run(Box<ProcessedRun>),
+}
+
 /// A processed run, or its error.
 pub(crate) struct ProcessedRun {
     pub position: usize,
@@ -57,6 +64,8 @@ pub(crate) struct FinishedRun {
 pub(crate) enum Tar {
     /// The tar of the run, in parts.
     Bytes(Vec<Vec<u8>>),
+    /// Nothing: it was passed on in parts.
+    Passed,
     /// No bytes: this run or a later one carries the state of the digests after it.
     Skipped,
 }
@@ -64,6 +73,8 @@ pub(crate) enum Tar {
 pub(crate) struct Assembler<'a> {
     context: &'a BuildContext<'a>,
     budget: &'a MemoryBudget,
+    /// The budget of parts.
+    parts: &'a MemoryBudget,
     /// Bytes of tar so far.
     size: u64,
     digests: TarDigests,
@@ -72,15 +83,24 @@ pub(crate) struct Assembler<'a> {
 }
 
 impl<'a> Assembler<'a> {
-    pub(crate) fn new(context: &'a BuildContext<'a>, budget: &'a MemoryBudget) -> Self {
+    pub(crate) fn new(context: &'a BuildContext<'a>, budget: &'a MemoryBudget, parts: &'a MemoryBudget) -> Self {
         let (digests, recipe) = (TarDigests::default(), Recipe::default());
-        Self { context, budget, size: 0, digests, recipe, reused_frames: 0 }
+        Self { context, budget, parts, size: 0, digests, recipe, reused_frames: 0 }
     }
 
     /// Takes runs in any order until the channel closes.
-    pub(crate) fn take_all(&mut self, finished: &Receiver<ProcessedRun>) -> Result<(), TarballError> {
+    pub(crate) fn take_all(&mut self, finished: &Receiver<Message>) -> Result<(), TarballError> {
         let mut early = BTreeMap::new();
-        for done in finished {
+        for message in finished {
+            let done = match message {
+                Message::Run(done) => *done,
+                Message::Part(tar) => {
+                    let bytes = tar.len() as u64;
+                    self.digests.update(&[tar]);
+                    self.parts.leave(bytes);
+                    continue;
+                }
+            };
             early.insert(done.position, done);
             while let Some(done) = early.remove(&self.recipe.runs.len()) {
                 if self.context.interrupt.load(Ordering::Relaxed) {
@@ -103,7 +123,7 @@ impl<'a> Assembler<'a> {
         match (tar, &run.digests) {
             (Tar::Bytes(parts), _) => self.digests.update(&parts),
             (Tar::Skipped, Some(digests)) => self.digests = digests.clone(),
-            (Tar::Skipped, None) => {}
+            (Tar::Skipped, None) | (Tar::Passed, _) => {}
         }
         if has_digests(self.recipe.runs.len()) {
             run.digests = Some(self.digests.clone());

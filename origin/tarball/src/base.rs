@@ -11,7 +11,7 @@ use bytes::Bytes;
 use weir_protocol::digest::ObjectDigest;
 use zstd::bulk::Decompressor;
 
-use super::recipe::{Recipe, RecipeRun, RunKey};
+use super::recipe::{Recipe, RecipeFrame, RecipeRun, RunKey};
 
 type Read = dyn Fn(&ObjectDigest) -> io::Result<Bytes> + Send + Sync;
 
@@ -38,18 +38,28 @@ impl Base {
         self.recipe.runs.get(position).filter(|run| run.key == *key)
     }
 
-    /// The run with this key, at any position, and its tar.
-    pub fn read(&self, key: &RunKey, decompressor: &mut Decompressor<'_>) -> Option<(&RecipeRun, Vec<Vec<u8>>)> {
+    /// The run with this key, at any position. Its tar is passed on in parts, until `take` returns false.
+    pub fn read(
+        &self,
+        key: &RunKey,
+        decompressor: &mut Decompressor<'_>,
+        take: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) -> Option<&RecipeRun> {
         let run = self.recipe.runs.get(*self.positions.get(key)?)?;
-        let tar = run.frames.iter().map(|frame| {
+        let mut read = |frame: &RecipeFrame| {
             // Recipes are parsed with bounded sizes, so the cast is safe.
             let tar = decompressor.decompress(&(self.read)(&frame.zstd.digest())?, frame.tar_size as usize)?;
             if tar.len() as u64 == frame.tar_size { Ok(tar) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-        });
-        tar.collect::<io::Result<_>>()
-            .inspect_err(|error| tracing::warn!(%error, "a frame of the base cannot be read; the build makes it again"))
-            .ok()
-            .map(|tar| (run, tar))
+        };
+        for frame in &run.frames {
+            let tar = read(frame).inspect_err(
+                |error: &io::Error| tracing::warn!(%error, "a frame of the base cannot be read; the build makes it again"),
+            );
+            if !take(tar.ok()?) {
+                return None;
+            }
+        }
+        Some(run)
     }
 }
 

@@ -71,6 +71,51 @@ pub(crate) fn frames(tar: &[u8], is_first: bool) -> Vec<Range<usize>> {
     frames
 }
 
+/// Splits a run of more than two frames whose bytes come in pieces, as [`frames`] splits it.
+pub(crate) struct Cutter {
+    is_first: bool,
+    /// What belongs to no frame yet.
+    bytes: Vec<u8>,
+}
+
+impl Cutter {
+    pub(crate) fn new(is_first: bool) -> Self {
+        Self { is_first, bytes: Vec::new() }
+    }
+
+    /// Adds a piece, and passes on the frames that are complete.
+    pub(crate) fn add<E>(&mut self, piece: &[u8], take: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let [.., max] = SLICE_BYTES;
+        for piece in piece.chunks(max) {
+            self.bytes.extend_from_slice(piece);
+            self.cut(max, take)?;
+        }
+        Ok(())
+    }
+
+    /// Passes on the last frames.
+    pub(crate) fn finish<E>(mut self, take: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        self.cut(1, take)
+    }
+
+    /// Cuts frames while there are `enough` bytes: a frame depends on no more than its largest size.
+    fn cut<E>(&mut self, enough: usize, take: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let (mut start, [min, mean, max]) = (0, SLICE_BYTES);
+        while self.bytes.len() - start >= enough {
+            let rest = &self.bytes[start..];
+            let end = if std::mem::take(&mut self.is_first) {
+                HEAD_BYTES
+            } else {
+                FastCDC::new(rest, min, mean, max).cut(0, rest.len()).1
+            };
+            take(&rest[..end])?;
+            start += end;
+        }
+        self.bytes.drain(..start);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +188,22 @@ mod tests {
         let small = 2 * HEAD_BYTES - 512;
         assert_eq!(frames(&tar[..small], true), std::slice::from_ref(&(0..small)));
         assert_eq!(frames(&[], true), std::slice::from_ref(&(0..0)));
+    }
+
+    #[test]
+    fn pieces_are_cut_as_the_whole() {
+        let tar = noise(21 << 20);
+        for (is_first, piece) in [(false, 100_000), (true, 1 << 20), (true, 5 << 20), (false, tar.len())] {
+            let (mut cutter, mut cut) = (Cutter::new(is_first), Vec::new());
+            let mut take = |frame: &[u8]| {
+                cut.push(frame.len());
+                Ok::<_, ()>(())
+            };
+            tar.chunks(piece).for_each(|piece| cutter.add(piece, &mut take).unwrap());
+            cutter.finish(&mut take).unwrap();
+            let whole: Vec<usize> = frames(&tar, is_first).into_iter().map(|frame| frame.len()).collect();
+            assert_eq!(cut, whole, "{piece}");
+        }
     }
 
     #[test]

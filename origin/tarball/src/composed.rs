@@ -70,4 +70,13 @@ impl<C: Contents> Contents for ComposedTree<'_, C> {
     ) -> Result<(), TarballError> {
         self.parts[*part].1.read(path, file, buffer).map_err(|error| error.of_part(*part))
     }
+
+    fn read_in_pieces(
+        &self,
+        path: &[u8],
+        PartFile { part, file }: &Self::File,
+        take: &mut dyn FnMut(u64, Vec<u8>) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        self.parts[*part].1.read_in_pieces(path, file, take).map_err(|error| error.of_part(*part))
+    }
 }

@@ -43,7 +43,7 @@ pub use key::{ContentKey, KeyWriter};
 pub use listing::{ListedEntry, ListedKind, Listing, list};
 pub use recipe::{Recipe, RecipeError};
 pub use walk::walk;
-pub use walk::{Contents, Walk};
+pub use walk::{Contents, PIECE_BYTES, Walk};
 
 /// The part of a revision that goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Selection {
 /// The limits of a tarball.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest file in bytes; one at a time may be in memory. Default 1 GiB.
+    /// The largest file in bytes. Default 1 GiB.
     pub max_file_bytes: u64,
     /// The largest tarball in uncompressed bytes. Default 4 GiB.
     pub max_tarball_bytes: u64,

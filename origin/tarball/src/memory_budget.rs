@@ -23,6 +23,10 @@ impl MemoryBudget {
         Self { max_bytes, state: Mutex::default(), changed: Condvar::new() }
     }
 
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
     /// Waits until there is room for a run. Returns `false` after [`Self::close`].
     pub(crate) fn enter(&self, bytes: u64) -> bool {
         let mut state = self.lock();

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use super::assemble::{FinishedRun, ProcessedRun, Tar};
+use super::assemble::{FinishedRun, Message, ProcessedRun, Tar};
 use super::base::Base;
 use super::build_context::BuildContext;
 use super::chunker::Chunker;
@@ -37,7 +37,7 @@ pub(crate) fn plan<C: Contents>(
     contents: &C,
     selection: &Selection,
     context: &BuildContext<'_>,
-    (budget, jobs, done): (&MemoryBudget, Sender<Job<C>>, Sender<ProcessedRun>),
+    (budget, jobs, done): (&MemoryBudget, Sender<Job<C>>, Sender<Message>),
 ) -> Result<Walked, Stop> {
     let mut planner = Planner {
         selection,
@@ -74,7 +74,7 @@ struct Planner<'a, C: Contents> {
     selection: &'a Selection,
     budget: &'a MemoryBudget,
     jobs: Sender<Job<C>>,
-    done: Sender<ProcessedRun>,
+    done: Sender<Message>,
     position: usize,
     chunker: Chunker,
     run: Run<C>,
@@ -121,9 +121,8 @@ impl<C: Contents> Planner<'_, C> {
     fn skip_pending(&mut self) -> Result<(), Stop> {
         for (job, same) in self.pending.drain(..) {
             let result = Ok(FinishedRun { run: same.clone(), tar: Tar::Skipped, reused: true });
-            self.done
-                .send(ProcessedRun { position: job.position, admitted: None, result })
-                .map_err(|_| Stop::AssemblerFailed)?;
+            let done = ProcessedRun { position: job.position, admitted: None, result };
+            self.done.send(Message::Run(Box::new(done))).map_err(|_| Stop::AssemblerFailed)?;
         }
         Ok(())
     }

@@ -76,6 +76,41 @@ impl<C: Contents> Run<C> {
         key.finish()
     }
 
+    /// Whether it is a file of more than `bytes`. Such a file is alone in its run.
+    pub(crate) fn is_file_larger_than(&self, bytes: u64) -> bool {
+        self.bytes > bytes && matches!(&self.entries[..], [Entry { kind: EntryKind::File { .. }, .. }])
+    }
+
+    /// Reads the only file, and passes the tar on in parts.
+    pub(crate) fn tar_in_parts(
+        self,
+        contents: &C,
+        interrupt: &AtomicBool,
+        take: &mut dyn FnMut(Vec<u8>) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        let mut end = Vec::new();
+        for Entry { path, kind } in self.entries {
+            let EntryKind::File { file, executable, .. } = kind else { continue };
+            let mut begun = None;
+            contents.read_in_pieces(&path, &file, &mut |size, piece| {
+                if interrupt.load(Ordering::Relaxed) {
+                    return Err(TarballError::Interrupted);
+                }
+                if begun.replace(size).is_none() {
+                    let mut header = Vec::new();
+                    tar_writer::write_header(&mut header, &path, HeaderKind::File { executable, size });
+                    take(header)?;
+                }
+                take(piece)
+            })?;
+            tar_writer::pad(&mut end, begun.unwrap_or_default());
+        }
+        if self.is_last {
+            end.extend_from_slice(&tar_writer::END);
+        }
+        take(end)
+    }
+
     /// Reads the files and writes the tar.
     pub(crate) fn tar(self, contents: &C, interrupt: &AtomicBool) -> Result<Vec<u8>, TarballError> {
         let mut tar = Vec::with_capacity(self.bytes.min(MAX_RUN_BYTES) as usize + tar_writer::END.len());

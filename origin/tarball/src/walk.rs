@@ -33,7 +33,26 @@ pub trait Contents: Clone + Send {
     /// # Errors
     /// Those of the source.
     fn read(&self, path: &[u8], file: &Self::File, buffer: &mut Vec<u8>) -> Result<(), TarballError>;
+
+    /// Reads a large file in pieces, and passes each on with the size of the whole. Only at the end is it known that the bytes
+    /// are right. A source that has files whole in memory passes on one piece.
+    ///
+    /// # Errors
+    /// Those of the source and of `take`.
+    fn read_in_pieces(
+        &self,
+        path: &[u8],
+        file: &Self::File,
+        take: &mut dyn FnMut(u64, Vec<u8>) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        let mut contents = Vec::new();
+        self.read(path, file, &mut contents)?;
+        take(contents.len() as u64, contents)
+    }
 }
+
+/// The bytes of a piece that a source reads from a disk.
+pub const PIECE_BYTES: u64 = 1 << 20;
 
 /// The totals of a walk.
 #[derive(Debug, Default)]

@@ -1,9 +1,11 @@
 //! Tarball contents from a mirror.
 
+use std::io;
+
 use gix::{ObjectId, Repository};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
-use weir_tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
+use weir_tarball::{Contents, KeyWriter, PIECE_BYTES, Selection, TarballError, Walk};
 
 use super::attributes::LineEnds;
 use super::folder::read_blob;
@@ -71,11 +73,87 @@ impl Contents for GitTree<'_> {
             }
             GitFile::Lfs(pointer) => {
                 let read = self.lfs.ok_or(std::io::ErrorKind::NotFound.into());
-                read.and_then(|objects| objects.read(pointer, buffer)).map_err(|error| TarballError::Lfs {
-                    path: entry_path::percent_encode(path),
-                    cause: error.to_string(),
-                })
+                read.and_then(|objects| objects.read(pointer, buffer)).map_err(|error| unreadable(path, &error))
             }
         }
+    }
+
+    fn read_in_pieces(
+        &self,
+        path: &[u8],
+        file: &GitFile,
+        take: &mut dyn FnMut(u64, Vec<u8>) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        let (pointer, objects) = match (file, self.lfs) {
+            (GitFile::Lfs(pointer), Some(objects)) => (pointer, objects),
+            // gix decodes a blob as a whole.
+            _ => {
+                let mut contents = Vec::new();
+                self.read(path, file, &mut contents)?;
+                return take(contents.len() as u64, contents);
+            }
+        };
+        let mut take = |piece| take(pointer.size, piece).map_err(Stop::Taker);
+        objects.read_in_pieces(pointer, PIECE_BYTES, &mut take).map_err(|stop| match stop {
+            Stop::Disk(error) => unreadable(path, &error),
+            Stop::Taker(error) => error,
+        })
+    }
+}
+
+/// Why an LFS object was not read to its end.
+enum Stop {
+    Disk(io::Error),
+    Taker(TarballError),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+fn unreadable(path: &[u8], error: &io::Error) -> TarballError {
+    TarballError::Lfs { path: entry_path::percent_encode(path), cause: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ring::digest::{SHA256, digest};
+
+    use super::*;
+    use crate::lfs::LfsOid;
+
+    #[test]
+    fn a_large_lfs_object_is_read_in_pieces() {
+        let dir = tempfile::tempdir().unwrap();
+        let (repository, selection) = (gix::init_bare(dir.path()).unwrap(), Selection::default());
+        let contents: Vec<u8> = (0..5 << 19).map(|at: u32| (at % 251) as u8).collect();
+        let hex: String = digest(&SHA256, &contents).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let pointer = Pointer { oid: LfsOid::from_hex(hex.as_bytes()).unwrap(), size: contents.len() as u64 };
+        let objects = LfsObjects::of_mirror(dir.path());
+        let mut writer = objects.create(&pointer).unwrap();
+        writer.write(&contents).unwrap();
+        writer.commit().unwrap();
+        let commit = "a".repeat(40).parse().unwrap();
+        let tree = GitTree { repository, commit, selection: &selection, lfs: Some(&objects) };
+        let read = |stops: bool| {
+            let mut pieces = Vec::new();
+            let read = tree.read_in_pieces(b"x", &GitFile::Lfs(pointer), &mut |size, piece| {
+                assert_eq!(size, pointer.size);
+                pieces.push(piece);
+                if stops { Err(TarballError::Interrupted) } else { Ok(()) }
+            });
+            read.map(|()| pieces)
+        };
+        let pieces = read(false).unwrap();
+        assert_eq!((pieces.len(), pieces.concat()), (3, contents.clone()));
+        assert!(matches!(read(true), Err(TarballError::Interrupted)));
+        let path = dir.path().join("lfs/objects").join(&hex[..2]).join(&hex[2..4]).join(&hex);
+        fs::write(path, vec![0; contents.len()]).unwrap();
+        let error = read(false).unwrap_err();
+        assert!(matches!(&error, TarballError::Lfs { path, .. } if path == "x"), "{error}");
     }
 }

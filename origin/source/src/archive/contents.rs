@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use weir_protocol::entry_path::percent_encode;
-use weir_tarball::{Contents, FolderPath, KeyWriter, TarballError, Walk};
+use weir_tarball::{Contents, FolderPath, KeyWriter, PIECE_BYTES, TarballError, Walk};
 
 use super::index::{EntryKind, Index, SpooledFile};
 
@@ -90,8 +90,32 @@ impl Contents for ArchiveTree<'_> {
 
     fn read(&self, path: &[u8], file: &SpooledFile, buffer: &mut Vec<u8>) -> Result<(), TarballError> {
         let read = read_at(&self.spool, file, buffer);
-        read.map_err(|error| TarballError::Spool { path: percent_encode(path), cause: error.to_string() })
+        read.map_err(|error| damaged(path, &error))
     }
+
+    fn read_in_pieces(
+        &self,
+        path: &[u8],
+        file: &SpooledFile,
+        take: &mut dyn FnMut(u64, Vec<u8>) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        let (mut at, end, mut hash) = (file.offset, file.offset + file.size, blake3::Hasher::new());
+        while at < end {
+            let mut piece = vec![0; PIECE_BYTES.min(end - at) as usize];
+            self.spool.read_exact_at(&mut piece, at).map_err(|error| damaged(path, &error))?;
+            hash.update(&piece);
+            at += piece.len() as u64;
+            take(file.size, piece)?;
+        }
+        if *hash.finalize().as_bytes() == file.digest { Ok(()) } else { Err(damaged(path, &CHANGED)) }
+    }
+}
+
+/// What a wrong digest means.
+const CHANGED: &str = "its bytes changed on the disk";
+
+fn damaged(path: &[u8], cause: &dyn std::fmt::Display) -> TarballError {
+    TarballError::Spool { path: percent_encode(path), cause: cause.to_string() }
 }
 
 /// Reads bytes of a spool into `buffer`, whose former contents are lost, and verifies them.
@@ -103,5 +127,5 @@ pub(super) fn read_at(spool: &File, at: &SpooledFile, buffer: &mut Vec<u8>) -> i
     if *blake3::hash(buffer).as_bytes() == at.digest {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "its bytes changed on the disk"))
+    Err(io::Error::new(io::ErrorKind::InvalidData, CHANGED))
 }

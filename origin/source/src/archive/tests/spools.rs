@@ -94,21 +94,34 @@ fn bytes_that_changed_on_the_disk_are_never_published() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.artifacts");
     let store = SpoolStore::new(path.clone());
-    let archive = tar(&[file("a", b"contents")]);
+    let contents: Vec<u8> = (0..5 << 19).map(|at: u32| (at % 251) as u8).collect();
+    let archive = tar(&[file("a", &contents)]);
     let spool = store.add(key(&archive), &archive[..], &BOUNDS, &RUN).unwrap();
     let root = FolderPath::default();
     let tree = spool.open(&root).unwrap();
     let Some(EntryKind::File { file, .. }) = tree.index.get(b"a") else { panic!() };
     let (file, mut buffer) = (*file, vec![1; 100]);
     tree.read(b"a", &file, &mut buffer).unwrap();
-    assert_eq!(buffer, b"contents");
+    assert_eq!(buffer, contents);
+    let in_pieces = || {
+        let mut pieces = Vec::new();
+        let read = tree.read_in_pieces(b"a", &file, &mut |size, piece| {
+            assert_eq!(size, file.size);
+            pieces.push(piece);
+            Ok(())
+        });
+        read.map(|()| pieces)
+    };
+    let pieces = in_pieces().unwrap();
+    assert_eq!((pieces.len(), pieces.concat()), (3, contents));
 
     let on_disk = fs::read_dir(&path).unwrap().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&on_disk).unwrap();
     bytes[0] ^= 1;
     fs::write(&on_disk, &bytes).unwrap();
-    let error = tree.read(b"a", &file, &mut buffer).unwrap_err();
-    assert!(matches!(&error, TarballError::Spool { path, .. } if path == "a"), "{error}");
+    for error in [tree.read(b"a", &file, &mut buffer).unwrap_err(), in_pieces().unwrap_err()] {
+        assert!(matches!(&error, TarballError::Spool { path, .. } if path == "a"), "{error}");
+    }
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&on_disk, &bytes).unwrap();
