@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use super::server_report::ServerReport;
+
 /// Why an upstream is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAllowed {
@@ -116,7 +118,7 @@ pub enum UpstreamError {
         cause: String,
     },
     /// A server sent an HTTP status other than 200.
-    #[error("{server} answered {status}: {}", describe_status(*status))]
+    #[error("{server} answered {status}: {}{report}", describe_status(*status))]
     HttpStatus {
         /// Which one.
         server: Server,
@@ -126,6 +128,8 @@ pub enum UpstreamError {
         status: u16,
         /// The pause that it demands (`Retry-After`).
         retry_after: Option<Duration>,
+        /// What it says about it.
+        report: ServerReport,
     },
     /// The list of what the upstream has is larger than its limit.
     #[error("the {list} has more than `{key}` = {limit} bytes: raise it, or use a smaller repository")]

@@ -196,7 +196,7 @@ impl Run<'_> {
     }
 
     fn accept(&self, response: Response) -> Result<Response, UpstreamError> {
-        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.client.response_error(&response)) }
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.client.response_error(response)) }
     }
 
     /// Waits until the budget allows another request.

@@ -2,6 +2,7 @@
 //! protocol. gix reports only that the protocol was violated.
 
 use gix::protocol::RemoteProgress;
+use weir_upstream::one_line;
 
 /// The longest part of a line to keep.
 const MAX_BYTES: usize = 300;
@@ -86,9 +87,9 @@ impl ServerWords {
     fn end_line(&mut self) {
         match &*self.line {
             [2, text @ ..] if RemoteProgress::from_bytes(text).is_none() => {
-                self.message = shown(text).or(self.message.take());
+                self.message = one_line(text).or(self.message.take());
             }
-            [3, text @ ..] | [b'E', b'R', b'R', b' ', text @ ..] => self.error = shown(text).or(self.error.take()),
+            [3, text @ ..] | [b'E', b'R', b'R', b' ', text @ ..] => self.error = one_line(text).or(self.error.take()),
             _ => {}
         }
         self.start_response();
@@ -100,7 +101,7 @@ impl ServerWords {
 
     /// Why the server failed, in its words, for an error with this cause.
     pub(super) fn explain(&self, cause: String) -> String {
-        let other = || shown(&self.line).filter(|_| self.state == State::Other && !self.line.starts_with(b"PACK"));
+        let other = || one_line(&self.line).filter(|_| self.state == State::Other && !self.line.starts_with(b"PACK"));
         match (&self.error, &self.message) {
             (Some(error), _) => format!("the server reports: {error}"),
             (None, Some(message)) => format!("{cause}; the server reports: {message}"),
@@ -109,15 +110,6 @@ impl ServerWords {
             }
         }
     }
-}
-
-/// Words for display: one line of printable text.
-fn shown(bytes: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(bytes);
-    let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shown: String = weir_upstream::without_user_info(&one_line).chars().filter(|c| !c.is_control()).collect();
-    let is_text = shown.chars().filter(|c| *c == char::REPLACEMENT_CHARACTER).count() * 10 <= shown.chars().count();
-    (is_text && !shown.is_empty()).then_some(shown)
 }
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ fn not_as_listed(chosen: &Chosen, sha256: &Sha256, listed: &Sha256) -> String {
 /// Why something of a repository in a registry cannot be had.
 pub(super) fn of_one(step: &'static str, error: RegistryError, name: &OciName) -> UpstreamError {
     match error {
-        RegistryError::NotFound => UpstreamError::NotFound { step, cause: "it answered 404".to_owned() },
+        RegistryError::NotFound(report) => UpstreamError::NotFound { step, cause: format!("it answered 404{report}") },
         RegistryError::Unusable(reason) => UpstreamError::Protocol { step, cause: format!("`{name}` {reason}") },
         other => other.of_all(name),
     }

@@ -226,7 +226,7 @@ impl Listing<'_> {
 /// The reason for which a service has no chart. A chart that is hidden stops no other one.
 fn no_chart(error: RegistryError, what: &str) -> Result<NoChart, UpstreamError> {
     match error {
-        RegistryError::Denied { name, .. } => Ok(("authenticate", denied(&name))),
+        RegistryError::Denied { name, report, .. } => Ok(("authenticate", denied(&name, &report))),
         // Each chart is a repository: the token service may refuse one, and only its list of tags may be too long.
         RegistryError::Upstream(UpstreamError::Authenticate(reason)) => Ok(("authenticate", reason)),
         RegistryError::Upstream(error @ (UpstreamError::TooManyTags(_) | UpstreamError::InvalidList { .. })) => {

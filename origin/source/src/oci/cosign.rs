@@ -124,7 +124,7 @@ impl Search<'_> {
     fn usable<T>(&mut self, result: Result<T, RegistryError>) -> Result<Option<T>, RegistryError> {
         match result {
             Ok(found) => return Ok(Some(found)),
-            Err(RegistryError::NotFound) => {}
+            Err(RegistryError::NotFound(_)) => {}
             Err(RegistryError::Unusable(reason)) => _ = self.unusable.get_or_insert(reason),
             Err(
                 error @ (RegistryError::Denied { .. }

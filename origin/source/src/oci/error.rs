@@ -1,7 +1,7 @@
 //! Why a registry did not give what was requested.
 
-use weir_upstream::UpstreamError;
 use weir_upstream::http::BodyError;
+use weir_upstream::{ServerReport, UpstreamError};
 
 use super::OciName;
 
@@ -10,9 +10,9 @@ pub(crate) enum RegistryError {
     /// The registry cannot be used, whatever is requested.
     Upstream(UpstreamError),
     /// It refuses access to this repository. It may as well not exist.
-    Denied { name: OciName, status: u16 },
+    Denied { name: OciName, status: u16, report: ServerReport },
     /// It has no such tag, manifest or blob, or hides it.
-    NotFound,
+    NotFound(ServerReport),
     /// What it has cannot be used: the end of a sentence that begins with the name of what was requested.
     Unusable(String),
 }
@@ -26,12 +26,14 @@ impl RegistryError {
         match self {
             Self::Upstream(error) => Err(error),
             // What is sent with each request is no longer accepted, or the rules of the registry are about this tag alone.
-            Self::Denied { name, status: 401 } => Err(UpstreamError::Authenticate(denied(&name))),
-            Self::Denied { status, .. } => Ok(format!(
+            Self::Denied { name, status: 401, report } => Err(UpstreamError::Authenticate(denied(&name, &report))),
+            Self::Denied { status, report, .. } => Ok(format!(
                 "{what} is refused by the registry: it answered {status}: check its rules, `url`, and the credentials \
-                 (`username`, `password_file`, `token_file`)"
+                 (`username`, `password_file`, `token_file`){report}"
             )),
-            Self::NotFound => Ok(format!("{what} is not in the registry, or is hidden without the right credentials")),
+            Self::NotFound(report) => {
+                Ok(format!("{what} is not in the registry, or is hidden without the right credentials{report}"))
+            }
             Self::Unusable(reason) => Ok(format!("{what} {reason}")),
         }
     }
@@ -40,7 +42,7 @@ impl RegistryError {
     pub(crate) fn of_all(self, name: &OciName) -> UpstreamError {
         match self {
             Self::Upstream(error) => error,
-            Self::Denied { .. } | Self::NotFound => UpstreamError::Authenticate(denied(name)),
+            Self::Denied { report, .. } | Self::NotFound(report) => UpstreamError::Authenticate(denied(name, &report)),
             Self::Unusable(reason) => UpstreamError::Protocol { step: "list", cause: format!("`{name}` {reason}") },
         }
     }
@@ -80,10 +82,10 @@ impl Failures {
 }
 
 /// The reason for which nothing of a repository can be had.
-pub(crate) fn denied(name: &OciName) -> String {
+pub(crate) fn denied(name: &OciName, report: &ServerReport) -> String {
     format!(
         "the registry refuses access to `{name}`, or has no such repository: check `url`, and the credentials (`username`, \
-         `password_file`, `token_file`)"
+         `password_file`, `token_file`){report}"
     )
 }
 

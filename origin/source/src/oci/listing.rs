@@ -103,7 +103,7 @@ impl Artifacts {
 /// Whether a list of tags failed for a reason that says nothing of other requests.
 fn is_of_list(error: &RegistryError) -> bool {
     match error {
-        RegistryError::Denied { .. } | RegistryError::NotFound | RegistryError::Unusable(_) => true,
+        RegistryError::Denied { .. } | RegistryError::NotFound(_) | RegistryError::Unusable(_) => true,
         RegistryError::Upstream(error) => match error {
             UpstreamError::TooManyTags(_) | UpstreamError::InvalidList { .. } => true,
             UpstreamError::HttpStatus { status, retry_after: None, .. } => ![407, 408, 429].contains(status),
@@ -178,10 +178,10 @@ impl Listing<'_> {
         }
         let resolved = match self.registry.resolve(self.name, tag) {
             Ok(named) => Ok(named),
-            Err(RegistryError::NotFound) => Err((
+            Err(RegistryError::NotFound(report)) => Err((
                 "resolve",
                 format!(
-                    "the registry has no tag `{tag}` in `{}`, or hides it without the right credentials",
+                    "the registry has no tag `{tag}` in `{}`, or hides it without the right credentials{report}",
                     self.name
                 ),
             )),

@@ -5,6 +5,7 @@
 //! ([`Tokens`]), and reads everything within bounds. Nothing that a registry says is trusted but by its digest.
 
 mod artifact_ref;
+mod authorization;
 mod challenge;
 mod cosign;
 mod error;

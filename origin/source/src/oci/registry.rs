@@ -1,17 +1,16 @@
 //! Requests to a registry.
 
-use std::time::{Duration, Instant};
+use std::cell::RefCell;
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
 use weir_protocol::digest::Sha256;
 use weir_upstream::http::{Body, Client, follow_redirects, same_host, same_origin};
 use weir_upstream::{Server, UpstreamError};
 
-use super::challenge::{self, Challenge, TokenService};
 use super::error::{RegistryError, of_body};
 use super::manifest::{self, Descriptor, Document, parse_digest};
-use super::token::{Key, Tokens};
+use super::token::Tokens;
 use super::{OciName, link};
 
 /// The largest manifest, and the least bound of a page of tags.
@@ -23,16 +22,13 @@ const MAX_REFERRER_PAGES: usize = 10;
 /// The longest tag, in bytes.
 const MAX_TAG_BYTES: usize = 128;
 
-/// How long a registry is believed that demands nothing.
-const RECHECK_ROOT: Duration = Duration::from_secs(3600);
-
 const DOCKER_CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 
 /// A registry, for one session.
 pub(crate) struct Registry<'a> {
-    client: &'a Client<'a>,
-    tokens: &'a Tokens,
-    url: Url,
+    pub(super) client: &'a Client<'a>,
+    pub(super) tokens: &'a Tokens,
+    pub(super) url: Url,
 }
 
 /// A manifest, or why the bytes are none: the end of a sentence that begins with the name of what was requested.
@@ -70,18 +66,20 @@ impl<'a> Registry<'a> {
         self.client.session().upstream.limits.max_tags
     }
 
-    /// What a tag names. One request, without a body where the registry supports that.
+    /// What a tag names. One request, without a body where the registry supports that, or else one more for the manifest: it
+    /// is sent, or the reason why not.
     pub(crate) fn resolve(&self, name: &OciName, tag: &str) -> Result<Named, RegistryError> {
-        let response = self.send(name, &Method::HEAD, self.url_of(name, &["manifests", tag]), manifest::ACCEPT)?;
-        let digest = response.headers().get(DOCKER_CONTENT_DIGEST).and_then(|digest| digest.to_str().ok());
-        match (response.status(), digest.and_then(parse_digest)) {
-            (StatusCode::OK, Some(digest)) => Ok((digest, None)),
-            // Some registries have no HEAD, or one without a digest.
-            (StatusCode::OK | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _) => {
-                let Resolved { digest, document } = self.manifest_by_tag(name, tag)?;
+        let url = self.url_of(name, &["manifests", tag]);
+        let (response, method) = self.send(name, "manifests", &Method::HEAD, url, manifest::ACCEPT)?;
+        if response.status() != StatusCode::OK {
+            return Err(self.failure(name, response));
+        }
+        match digest_of(&response).filter(|_| method == Method::HEAD) {
+            Some(digest) => Ok((digest, None)),
+            None => {
+                let Resolved { digest, document } = self.read_manifest(response)?;
                 Ok((digest, Some(document)))
             }
-            _ => Err(self.failure(name, &response)),
         }
     }
 
@@ -98,14 +96,20 @@ impl<'a> Registry<'a> {
             None => self.manifest(name, &digest),
         };
         match (document, tag) {
-            (Err(RegistryError::NotFound | RegistryError::Unusable(_)), Some(tag)) => self.manifest_by_tag(name, tag),
+            (Err(RegistryError::NotFound(_) | RegistryError::Unusable(_)), Some(tag)) => {
+                self.manifest_by_tag(name, tag)
+            }
             (document, _) => Ok(Resolved { digest, document: document? }),
         }
     }
 
     /// The manifest that a tag names now.
     pub(crate) fn manifest_by_tag(&self, name: &OciName, tag: &str) -> Result<Resolved, RegistryError> {
-        let response = self.get(name, self.url_of(name, &["manifests", tag]), manifest::ACCEPT)?;
+        let url = self.url_of(name, &["manifests", tag]);
+        self.read_manifest(self.get(name, "manifests", url, manifest::ACCEPT)?)
+    }
+
+    fn read_manifest(&self, response: Response) -> Result<Resolved, RegistryError> {
         let (bytes, digest) = self.read(response, MAX_MANIFEST_BYTES)?;
         let document = manifest::parse(&bytes).map_err(|why| format!("has a manifest that cannot be used: {why}"));
         Ok(Resolved { digest, document })
@@ -126,10 +130,10 @@ impl<'a> Registry<'a> {
     /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
     /// that clients maintain for registries without one. A part of a long list.
     pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Vec<Descriptor>, RegistryError> {
-        match self.list_of_referrers(name, &["referrers", &format!("sha256:{digest}")]) {
+        match self.list_of_referrers(name, "referrers", &format!("sha256:{digest}")) {
             // Registries without the list say so in many ways.
             Err(
-                RegistryError::NotFound
+                RegistryError::NotFound(_)
                 | RegistryError::Unusable(_)
                 // GHCR redirects to a page.
                 | RegistryError::Upstream(
@@ -137,18 +141,23 @@ impl<'a> Registry<'a> {
                     | UpstreamError::HttpStatus { status: 501, .. }
                     | UpstreamError::HttpStatus { server: Server::Other(_), .. },
                 ),
-            ) => match self.list_of_referrers(name, &["manifests", &format!("sha256-{digest}")]) {
-                Err(RegistryError::NotFound) => Ok(Vec::new()),
+            ) => match self.list_of_referrers(name, "manifests", &format!("sha256-{digest}")) {
+                Err(RegistryError::NotFound(_)) => Ok(Vec::new()),
                 other => other,
             },
             other => other,
         }
     }
 
-    fn list_of_referrers(&self, name: &OciName, path: &[&str]) -> Result<Vec<Descriptor>, RegistryError> {
-        let (mut page, mut found) = (self.url_of(name, path), Vec::new());
+    fn list_of_referrers(
+        &self,
+        name: &OciName,
+        kind: &'static str,
+        last: &str,
+    ) -> Result<Vec<Descriptor>, RegistryError> {
+        let (mut page, mut found) = (self.url_of(name, &[kind, last]), Vec::new());
         for _ in 0..MAX_REFERRER_PAGES {
-            let response = self.get(name, page.clone(), "application/vnd.oci.image.index.v1+json")?;
+            let response = self.get(name, kind, page.clone(), "application/vnd.oci.image.index.v1+json")?;
             // A part of the list may have what is looked for.
             let next = link::next_page(&page, response.headers()).unwrap_or(None);
             match manifest::parse(&self.read(response, MAX_MANIFEST_BYTES)?.0) {
@@ -171,13 +180,15 @@ impl<'a> Registry<'a> {
     /// A blob, as a response whose body is not read yet. Redirects lead to storage, which receives no credentials.
     pub(crate) fn blob(&self, name: &OciName, digest: &Sha256) -> Result<Response, RegistryError> {
         let first = self.url_of(name, &["blobs", &format!("sha256:{digest}")]);
-        let send = |url: &Url| match *url == first {
-            true => self.authorized(name, &Method::GET, url, &HeaderMap::new()),
-            false => Ok(self.client.send_as(&Method::GET, url, HeaderMap::new(), None)?),
+        let send = |url: &Url| -> Result<Response, RegistryError> {
+            match *url == first {
+                true => Ok(self.authorized((name, "blobs"), &Method::GET, url, &HeaderMap::new())?.0),
+                false => Ok(self.client.send_as(&Method::GET, url, HeaderMap::new(), None)?),
+            }
         };
         let next = |from: &Url, response: &Response| self.client.storage_redirect(from, response);
         let (_, response) = follow_redirects(first.clone(), send, next)?;
-        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.failure(name, &response)) }
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.failure(name, response)) }
     }
 
     /// A small blob in memory. Its bytes have this digest.
@@ -192,9 +203,15 @@ impl<'a> Registry<'a> {
     }
 
     /// A response with the status 200.
-    pub(super) fn get(&self, name: &OciName, url: Url, accept: &'static str) -> Result<Response, RegistryError> {
-        let response = self.send(name, &Method::GET, url, accept)?;
-        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.failure(name, &response)) }
+    pub(super) fn get(
+        &self,
+        name: &OciName,
+        kind: &'static str,
+        url: Url,
+        accept: &'static str,
+    ) -> Result<Response, RegistryError> {
+        let (response, _) = self.send(name, kind, &Method::GET, url, accept)?;
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.failure(name, response)) }
     }
 
     pub(super) fn read(&self, response: Response, max_bytes: u64) -> Result<(Vec<u8>, Sha256), RegistryError> {
@@ -203,128 +220,59 @@ impl<'a> Registry<'a> {
         Ok((bytes, digest.map_err(|error| of_body(error, max_bytes))?))
     }
 
-    /// Sends a request, and follows redirects as configured. Only the registry itself receives credentials.
-    fn send(&self, name: &OciName, method: &Method, url: Url, accept: &'static str) -> Result<Response, RegistryError> {
-        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-        let send = |url: &Url| match same_origin(url, &self.url) {
-            true => self.authorized(name, method, url, &headers),
-            false => Ok(self.client.send_as(method, url, headers.clone(), None)?),
-        };
-        let (_, response) = follow_redirects(url, send, |from, response| self.client.redirected(from, response))?;
-        Ok(response)
-    }
-
-    /// Sends a request with what the registry accepted last, and once more with what it demands.
-    fn authorized(
+    /// Sends a request, and follows redirects as configured. Only the registry itself receives credentials. A HEAD that is
+    /// refused, or says nothing, becomes a GET. Returns which of them was answered.
+    fn send(
         &self,
         name: &OciName,
+        kind: &'static str,
         method: &Method,
-        url: &Url,
-        headers: &HeaderMap,
-    ) -> Result<Response, RegistryError> {
-        let is_own = same_origin(&self.url, &self.client.upstream_url);
-        let credentials = self.client.authorization().filter(|_| is_own);
-        let send = |authorization: Option<HeaderValue>| {
-            let mut headers = headers.clone();
-            headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
-            self.client.send_as(method, url, headers, None)
-        };
-        if is_own && self.client.session().upstream.config.token_file.is_some() {
-            // The token is for the registry itself.
-            let response = send(credentials.cloned())?;
-            if response.status() == StatusCode::UNAUTHORIZED {
-                return Err(UpstreamError::Authenticate(self.client.unauthorized(url)).into());
-            }
-            return Ok(response);
-        }
-        let key = Key {
-            registry: self.url.clone(),
-            name: name.clone(),
-            credentials: credentials.map(|value| Sha256::of(value.as_bytes())),
-        };
-        let stored = self.tokens.get(&key, Instant::now());
-        let response = send(stored.clone().flatten())?;
-        let may_be_hidden = credentials.is_some() && stored.is_none() && !response.headers().contains_key(RETRY_AFTER);
-        let challenge = match response.status() {
-            StatusCode::UNAUTHORIZED => challenge::read(response.headers()),
-            StatusCode::FORBIDDEN | StatusCode::NOT_FOUND if may_be_hidden => {
-                let root = self.root()?;
-                match root.status() {
-                    StatusCode::UNAUTHORIZED => challenge_of_root(&root),
-                    StatusCode::OK => {
-                        self.tokens.put(key, None, Some(RECHECK_ROOT), Instant::now());
-                        return Ok(response);
-                    }
-                    // It does not say whether credentials are demanded.
-                    status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                        return Err(self.client.response_error(&root).into());
-                    }
-                    _ => return Ok(response),
-                }
-            }
-            status => {
-                if status == StatusCode::FORBIDDEN {
-                    // Another token may have more rights by now.
-                    self.tokens.remove(&key);
-                }
+        url: Url,
+        accept: &'static str,
+    ) -> Result<(Response, Method), RegistryError> {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+        let method = RefCell::new(method.clone());
+        let send = |url: &Url| -> Result<Response, RegistryError> {
+            let sent = method.borrow().clone();
+            let (response, authorization) = match same_origin(url, &self.url) {
+                true => self.authorized((name, kind), &sent, url, &headers)?,
+                false => (self.client.send_as(&sent, url, headers.clone(), None)?, None),
+            };
+            if sent != Method::HEAD || !needs_body(&response) {
                 return Ok(response);
             }
+            method.replace(Method::GET);
+            Ok(self.send_with(&Method::GET, url, &headers, authorization.as_ref())?)
         };
-        let (authorization, lifetime) = match (challenge, credentials) {
-            // The password was sent.
-            (Some(Challenge::Basic), Some(credentials)) if stored.flatten().as_ref() == Some(credentials) => {
-                self.tokens.remove(&key);
-                return Ok(response);
-            }
-            (Some(Challenge::Bearer(service)), _) => {
-                let granted = self.tokens.request(self.client, &self.url, &service, name, credentials)?;
-                (granted.0, Some(granted.1))
-            }
-            (Some(Challenge::Basic), Some(credentials)) => (credentials.clone(), None),
-            (Some(Challenge::Basic), None) => {
-                return Err(UpstreamError::Authenticate(self.client.unauthorized(url)).into());
-            }
-            (None, _) => {
-                let reason = "the registry demands credentials in a way that is not supported: neither a password (`Basic`) \
-                              nor a token (`Bearer` with a `realm`)";
-                return Err(UpstreamError::Authenticate(reason.to_owned()).into());
-            }
-        };
-        let response = send(Some(authorization.clone()))?;
-        match response.status() {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.tokens.remove(&key),
-            _ => self.tokens.put(key, authorization, lifetime, Instant::now()),
-        }
-        Ok(response)
-    }
-
-    /// Requests the root without credentials. Some registries hide from the public what it may not read, and demand nothing
-    /// there.
-    fn root(&self) -> Result<Response, UpstreamError> {
-        let mut root = self.url.clone();
-        root.set_path("/v2/");
-        self.client.send_as(&Method::GET, &root, HeaderMap::new(), None)
+        let (_, response) = follow_redirects(url, send, |from, response| self.client.redirected(from, response))?;
+        Ok((response, method.into_inner()))
     }
 
     /// The error for a status.
-    fn failure(&self, name: &OciName, response: &Response) -> RegistryError {
-        let host = response.url().host_str().unwrap_or_default();
+    fn failure(&self, name: &OciName, response: Response) -> RegistryError {
+        let (url, not_authorized) = (response.url().clone(), self.not_authorized(&response));
+        let host = url.host_str().unwrap_or_default();
         match self.client.response_error(response) {
             // It is the storage of the registry.
-            UpstreamError::HttpStatus { status: status @ 400..=499, retry_after: None, .. }
-                if !same_host(&self.url, response.url()) && ![407, 408, 429].contains(&status) =>
+            UpstreamError::HttpStatus { status: status @ 400..=499, retry_after: None, report, .. }
+                if !same_host(&self.url, &url) && ![407, 408, 429].contains(&status) =>
             {
-                unusable(format!("is stored at the host `{host}`, which answered {status} and receives no credentials"))
+                unusable(format!(
+                    "is stored at the host `{host}`, which answered {status} and receives no credentials{report}"
+                ))
             }
-            UpstreamError::HttpStatus { status: status @ (401 | 403), retry_after: None, .. } => {
-                RegistryError::Denied { name: name.clone(), status }
+            UpstreamError::HttpStatus { status: status @ (401 | 403), retry_after: None, report, .. } => {
+                match not_authorized {
+                    Some(reason) => UpstreamError::Authenticate(format!("{reason}{report}")).into(),
+                    None => RegistryError::Denied { name: name.clone(), status, report },
+                }
             }
-            UpstreamError::HttpStatus { status: 404 | 410, .. } => RegistryError::NotFound,
+            UpstreamError::HttpStatus { status: 404 | 410, report, .. } => RegistryError::NotFound(report),
             // Some registries refuse single images so: for a vulnerability, for a missing signature, by the law.
-            UpstreamError::HttpStatus { status: status @ 400..=499, retry_after: None, .. }
+            UpstreamError::HttpStatus { status: status @ 400..=499, retry_after: None, report, .. }
                 if ![407, 408, 429].contains(&status) =>
             {
-                unusable(format!("is refused by the registry: it answered {status}"))
+                unusable(format!("is refused by the registry: it answered {status}{report}"))
             }
             other => RegistryError::Upstream(other),
         }
@@ -341,13 +289,19 @@ impl<'a> Registry<'a> {
     }
 }
 
-/// What a registry demands for its root.
-fn challenge_of_root(root: &Response) -> Option<Challenge> {
-    challenge::read(root.headers()).map(|challenge| match challenge {
-        // Its scope is not of the repository.
-        Challenge::Bearer(service) => Challenge::Bearer(TokenService { scope: None, ..service }),
-        Challenge::Basic => Challenge::Basic,
-    })
+/// The digest that a registry names.
+fn digest_of(response: &Response) -> Option<Sha256> {
+    response.headers().get(DOCKER_CONTENT_DIGEST)?.to_str().ok().and_then(parse_digest)
+}
+
+/// Whether the answer to a HEAD says too little: there is no HEAD, no digest, or no reason.
+fn needs_body(response: &Response) -> bool {
+    match response.status().as_u16() {
+        200 => digest_of(response).is_none(),
+        407 | 408 | 429 => false,
+        400..=499 | 501 => !response.headers().contains_key(RETRY_AFTER),
+        _ => false,
+    }
 }
 
 fn unusable(reason: String) -> RegistryError {

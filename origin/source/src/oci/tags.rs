@@ -74,7 +74,7 @@ impl Registry<'_> {
                 );
                 return Err(invalid(cause));
             }
-            let response = match self.get(name, page.clone(), "application/json") {
+            let response = match self.get(name, "tags", page.clone(), "application/json") {
                 // Some registries refuse the number.
                 Err(RegistryError::Unusable(_)) if has_number && page == first => return Ok(None),
                 response => response?,

@@ -66,7 +66,8 @@ fn message<T: std::fmt::Debug>(result: Result<T, RegistryError>) -> String {
 #[test]
 fn a_registry_whose_head_says_nothing_is_asked_for_the_manifest() {
     let sha512 = response("200 OK", "docker-content-digest: sha512:ab\r\n", "");
-    for head in [ok(""), sha512, response("405 x", "", ""), response("404 x", "", "")] {
+    let refused = ["400", "401", "403", "404", "405", "406", "415", "501"].map(|status| response(status, "", ""));
+    for head in [ok(""), sha512].into_iter().chain(refused) {
         with_registry(10, vec![head, ok(MANIFEST)], |registry, name, requests| {
             let (digest, document) = registry.resolve(name, "v1").unwrap();
             assert_eq!(digest, Sha256::of(MANIFEST.as_bytes()));
@@ -75,8 +76,14 @@ fn a_registry_whose_head_says_nothing_is_asked_for_the_manifest() {
         });
     }
     with_registry(10, vec![response("404 x", "", ""); 2], |registry, name, _| {
-        assert!(matches!(registry.resolve(name, "v1"), Err(RegistryError::NotFound)));
+        assert!(matches!(registry.resolve(name, "v1"), Err(RegistryError::NotFound(_))));
     });
+    for status in ["407 x", "408 x", "429 x", "500 x", "503 x"] {
+        with_registry(10, vec![response(status, "", ""), ok(MANIFEST)], |registry, name, requests| {
+            registry.resolve(name, "v1").unwrap_err();
+            assert_eq!(requests.try_iter().count(), 1, "{status}");
+        });
+    }
 }
 
 #[test]
@@ -160,7 +167,7 @@ fn a_registry_that_demands_a_pause_gets_one() {
             assert_eq!(error.retry_after().map(|pause| pause.as_secs()), Some(7), "{error}");
         });
     }
-    with_registry(10, vec![response("403 x", "", "")], |registry, name, _| {
+    with_registry(10, vec![response("403 x", "", ""); 2], |registry, name, _| {
         assert!(matches!(registry.resolve(name, "v1"), Err(RegistryError::Denied { .. })));
     });
     with_registry(10, vec![response("302 x", "location: http://other.example/\r\n", "")], |registry, name, _| {
@@ -198,7 +205,7 @@ fn a_refused_tag_stops_no_other_one() {
     let (manifest, head) = one_layer(&layer);
     for (status, step) in [("400", "resolve"), ("403", "authenticate"), ("412", "resolve"), ("451", "resolve")] {
         let refused = response(&format!("{status} x"), "", "");
-        with_registry(10, vec![refused, head.clone(), ok(&manifest)], |registry, name, _| {
+        with_registry(10, vec![refused.clone(), refused, head.clone(), ok(&manifest)], |registry, name, _| {
             let found = list(&Artifacts::default(), registry, name, &["v1", "v2"]).unwrap();
             let reason = found[0].as_ref().unwrap_err();
             let expected = format!("[{step}] artifact `v1` is refused by the registry: it answered {status}");
@@ -206,7 +213,9 @@ fn a_refused_tag_stops_no_other_one() {
             assert_eq!(found[1], Ok(layer));
         });
     }
-    for script in [vec![response("403 x", "", ""); 2], vec![demands("/token"), ok(TOKEN), demands("/token")]] {
+    for script in
+        [vec![response("403 x", "", ""); 4], vec![demands("/token"), ok(TOKEN), demands("/token"), demands("/token")]]
+    {
         with_registry(10, script, |registry, name, _| {
             let error = list(&Artifacts::default(), registry, name, &["v1", "v2"]).unwrap_err();
             assert_eq!(error.step(), "authenticate", "{error}");
@@ -287,5 +296,46 @@ fn what_a_registry_writes_is_cut_in_messages() {
     with_registry(10, vec![ok(&json!({ "tags": hostile }).to_string())], |registry, name, _| {
         let shown = message(registry.tags(name));
         assert!(is_cut(&shown), "{shown}");
+    });
+}
+
+#[test]
+fn what_a_registry_reports_is_shown() {
+    let digest = Sha256::of(b"layer");
+    let errors = r#"{"errors":[{"code":"DENIED","message":"SAML is \u001b[31menforced"}]}"#;
+    let reports = "; the server reports: SAML is [31menforced";
+    let refused = |status: &str| response(status, "", errors);
+    for (status, expected) in [
+        ("400 x", "is refused by the registry: it answered 400"),
+        ("403 x", "is refused by the registry: it answered 403: check its rules"),
+        ("404 x", "is not in the registry, or is hidden"),
+        ("429 x", "the upstream answered 429: "),
+        ("500 x", "the upstream answered 500: "),
+    ] {
+        let of_tags = vec![refused(status); if status == "400 x" { 2 } else { 1 }];
+        let tags = with_registry(10, of_tags, |registry, name, _| message(registry.tags(name)));
+        let blob = with_registry(10, vec![refused(status)], |registry, name, _| message(registry.blob(name, &digest)));
+        for shown in [tags, blob] {
+            assert!(shown.contains(expected) && shown.ends_with(reports), "{shown}");
+        }
+    }
+    // A HEAD has no body.
+    with_registry(10, vec![response("403 x", "", ""), refused("403 x")], |registry, name, requests| {
+        let shown = message(registry.resolve(name, "v1"));
+        assert!(shown.ends_with(reports), "{shown}");
+        assert!(requests.iter().nth(1).unwrap().starts_with("get /v2/acme/shop/manifests/v1 http"));
+    });
+    for status in ["401 x", "403 x", "429 x", "500 x"] {
+        let script = vec![demands("/token"), refused(status)];
+        let shown = with_registry(10, script, |registry, name, _| message(registry.resolve(name, "v1")));
+        assert!(shown.contains("the token service `127.0.0.1` ") && shown.ends_with(reports), "{shown}");
+    }
+    let (storage, _requests) = server(vec![response("403 x", "", "<Error><Message>expired</Message></Error>")]);
+    let moved = response("307 x", &format!("location: {storage}\r\n"), "");
+    let mut upstream = Upstream::new("");
+    upstream.config.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    with_registry_of(upstream, vec![moved], |registry, name, _| {
+        let shown = message(registry.small_blob(name, &digest, 5));
+        assert!(shown.ends_with("receives no credentials; the server reports: expired"), "{shown}");
     });
 }

@@ -33,7 +33,7 @@ const MAX_TOKENS: usize = 1000;
 /// What each repository of a registry accepted last. A token is never used for another repository, nor with other
 /// credentials.
 pub(crate) struct Tokens {
-    granted: Mutex<HashMap<Key, Granted>>,
+    granted: Mutex<HashMap<Key, Vec<Kept>>>,
     issued: IntCounter,
 }
 
@@ -46,11 +46,34 @@ pub(super) struct Key {
     pub(super) credentials: Option<Sha256>,
 }
 
-struct Granted {
+/// What a registry accepts.
+#[derive(Clone)]
+pub(super) struct Granted {
     /// `None`: the registry demands nothing.
-    authorization: Option<HeaderValue>,
+    pub(super) authorization: Option<HeaderValue>,
+    /// Which service issued it, if it is a token.
+    pub(super) service: Option<TokenService>,
+}
+
+impl Granted {
+    pub(super) fn nothing() -> Self {
+        Self { authorization: None, service: None }
+    }
+}
+
+struct Kept {
+    /// Of the request that demanded it: `tags`, `manifests`, `blobs` or `referrers`. Some registries demand another scope for
+    /// each.
+    kind: &'static str,
+    granted: Granted,
     /// `None`: it is the password itself.
     until: Option<Instant>,
+}
+
+impl Kept {
+    fn is_live(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
 }
 
 impl Tokens {
@@ -59,35 +82,34 @@ impl Tokens {
         Self { granted: Mutex::default(), issued }
     }
 
-    /// What a registry accepted. Inside, `None`: it demands nothing.
-    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<Option<HeaderValue>> {
+    /// What a registry accepted for a kind of requests, or last for another kind.
+    pub(super) fn get(&self, key: &Key, kind: &str, now: Instant) -> Option<Granted> {
         let granted = self.granted();
-        let found = granted.get(key).filter(|found| found.until.is_none_or(|until| now < until));
-        found.map(|found| found.authorization.clone())
+        let live = || granted.get(key).into_iter().flatten().filter(|kept| kept.is_live(now));
+        let found = live().find(|kept| kept.kind == kind).or_else(|| live().next_back());
+        found.map(|kept| kept.granted.clone())
     }
 
     /// `lifetime`: `None` for a password.
-    pub(super) fn put(
-        &self,
-        key: Key,
-        authorization: impl Into<Option<HeaderValue>>,
-        lifetime: Option<Duration>,
-        now: Instant,
-    ) {
-        let mut granted = self.granted();
-        if granted.len() >= MAX_TOKENS {
-            granted.retain(|_, other| other.until.is_none_or(|until| now < until));
+    pub(super) fn put(&self, key: Key, kind: &'static str, granted: Granted, lifetime: Option<Duration>, now: Instant) {
+        let mut all = self.granted();
+        if all.len() >= MAX_TOKENS {
+            all.retain(|_, others| others.iter().any(|kept| kept.is_live(now)));
         }
-        if granted.len() >= MAX_TOKENS {
-            granted.clear();
+        if all.len() >= MAX_TOKENS {
+            all.clear();
         }
         // It is not sent when it is about to end.
         let until = lifetime.map(|lifetime| now + lifetime.min(MAX_LIFETIME).mul_f64(0.9));
-        granted.insert(key, Granted { authorization: authorization.into(), until });
+        let of_repository = all.entry(key).or_default();
+        of_repository.retain(|kept| kept.kind != kind);
+        of_repository.push(Kept { kind, granted, until });
     }
 
-    pub(super) fn remove(&self, key: &Key) {
-        self.granted().remove(key);
+    pub(super) fn remove(&self, key: &Key, kind: &str) {
+        if let Some(of_repository) = self.granted().get_mut(key) {
+            of_repository.retain(|kept| kept.kind != kind);
+        }
     }
 
     /// Requests a token. Returns its header and its lifetime.
@@ -114,16 +136,18 @@ impl Tokens {
         let response = client.send_as(&Method::GET, &url, headers, None)?;
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if credentials.is_some() => {
-                return Err(failed("does not accept the configured user name and password".to_owned()));
-            }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                return Err(failed(format!(
-                    "gives no token for `{name}` without credentials (`username` with `password_file`)"
-                )));
-            }
             status if status.is_redirection() => return Err(failed("redirects, which is not followed".to_owned())),
-            _ => return Err(client.response_error(&response).of_token_service(&host)),
+            _ => {
+                return Err(match client.response_error(response) {
+                    UpstreamError::HttpStatus { status: 401 | 403, report, .. } => failed(match credentials {
+                        Some(_) => format!("does not accept the configured user name and password{report}"),
+                        None => format!(
+                            "gives no token for `{name}` without credentials (`username` with `password_file`){report}"
+                        ),
+                    }),
+                    other => other.of_token_service(&host),
+                });
+            }
         }
         let mut bytes = Vec::new();
         Body::new(client, response, MAX_ANSWER_BYTES).write_to(&mut bytes).map_err(|error| match error {
@@ -136,7 +160,7 @@ impl Tokens {
         Ok(granted)
     }
 
-    fn granted(&self) -> MutexGuard<'_, HashMap<Key, Granted>> {
+    fn granted(&self) -> MutexGuard<'_, HashMap<Key, Vec<Kept>>> {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -194,10 +218,11 @@ mod tests {
         let (tokens, now) = (tokens(), Instant::now());
         let put = |name: &str, lifetime: Option<u64>| {
             let header = HeaderValue::try_from(format!("Bearer {name}")).unwrap();
-            tokens.put(key(name, b"one"), header, lifetime.map(Duration::from_secs), now);
+            let granted = Granted { authorization: Some(header), service: None };
+            tokens.put(key(name, b"one"), "tags", granted, lifetime.map(Duration::from_secs), now);
         };
         put("shop", Some(300));
-        let at = |key: &Key, seconds| tokens.get(key, now + Duration::from_secs(seconds)).is_some();
+        let at = |key: &Key, seconds| tokens.get(key, "manifests", now + Duration::from_secs(seconds)).is_some();
         assert!(at(&key("shop", b"one"), 269) && !at(&key("shop", b"one"), 270));
         assert!(!at(&key("shop", b"two"), 0) && !at(&key("blog", b"one"), 0));
         let other = Url::parse("http://registry.example/").unwrap();
@@ -206,7 +231,7 @@ mod tests {
         put("forever", Some(u64::MAX));
         assert!(at(&key("password", b"one"), 1 << 30) && at(&key("forever", b"one"), 77_759));
         assert!(!at(&key("forever", b"one"), 77_760), "a day, less 10 %");
-        tokens.remove(&key("shop", b"one"));
+        tokens.remove(&key("shop", b"one"), "tags");
         assert!(!at(&key("shop", b"one"), 0));
         for number in 0..MAX_TOKENS {
             put(&number.to_string(), Some(1));

@@ -15,6 +15,7 @@ use super::super::config::RepositoryConfig;
 use super::super::egress_policy::EgressPolicy;
 use super::super::error::{Server, UpstreamError};
 use super::super::secret;
+use super::super::server_report::ServerReport;
 use super::super::upstream::Upstream;
 use super::clients::{self, IDLE_CONNECTIONS_PER_HOST};
 use super::redirects;
@@ -204,44 +205,53 @@ impl<'a> Client<'a> {
     /// The `Location` of a response.
     pub(crate) fn location<'r>(&self, response: &'r Response) -> Result<&'r str, UpstreamError> {
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-        location.ok_or_else(|| self.status_error(response))
+        location.ok_or_else(|| self.error_of_head(response, ServerReport::default()))
     }
 
     /// Checks that the status is 200.
     pub fn expect_success(&self, response: Response) -> Result<Response, UpstreamError> {
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::UNAUTHORIZED => Err(UpstreamError::Authenticate(self.unauthorized(response.url()))),
-            _ => Err(self.status_error(&response)),
+            _ => Err(self.status_error(response)),
         }
     }
 
-    fn status_error(&self, response: &Response) -> UpstreamError {
+    fn status_error(&self, response: Response) -> UpstreamError {
+        let unauthorized = self.unauthorized(response.url());
         match self.response_error(response) {
-            UpstreamError::HttpStatus { status: 403, retry_after: None, server, .. } => {
+            UpstreamError::HttpStatus { status: 401, report, .. } => {
+                UpstreamError::Authenticate(format!("{unauthorized}{report}"))
+            }
+            UpstreamError::HttpStatus { status: 403, retry_after: None, server, report, .. } => {
                 UpstreamError::Authenticate(match server {
                     Server::Other(host) => {
-                        format!("it named or redirected to another host, `{host}`, which answered 403")
+                        format!("it named or redirected to another host, `{host}`, which answered 403{report}")
                     }
-                    _ => "it answered 403: the credentials do not give access to this repository".to_owned(),
+                    _ => format!("it answered 403: the credentials do not give access to this repository{report}"),
                 })
             }
-            UpstreamError::HttpStatus { status: status @ (404 | 410), server, .. } => {
+            UpstreamError::HttpStatus { status: status @ (404 | 410), server, report, .. } => {
                 let server = if server == Server::Upstream { "it".to_owned() } else { server.to_string() };
-                UpstreamError::NotFound { step: self.session.step(), cause: format!("{server} answered {status}") }
+                let cause = format!("{server} answered {status}{report}");
+                UpstreamError::NotFound { step: self.session.step(), cause }
             }
             other => other,
         }
     }
 
-    /// The error for a response's status.
-    pub fn response_error(&self, response: &Response) -> UpstreamError {
+    /// The error for a response's status, with what the server reports.
+    pub fn response_error(&self, mut response: Response) -> UpstreamError {
+        let report = self.report(&mut response);
+        self.error_of_head(&response, report)
+    }
+
+    fn error_of_head(&self, response: &Response, report: ServerReport) -> UpstreamError {
         let status = response.status().as_u16();
         let pause = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = pause.and_then(|pause| retry_after::parse(pause, SystemTime::now()));
         let other = self.other_host_of(response.url());
         let server = other.map_or(Server::Upstream, |host| Server::Other(host.to_owned()));
-        UpstreamError::HttpStatus { server, step: self.session.step(), status, retry_after }
+        UpstreamError::HttpStatus { server, step: self.session.step(), status, retry_after, report }
     }
 
     /// The host of a URL, unless it is the upstream's.

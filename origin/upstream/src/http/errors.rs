@@ -6,6 +6,7 @@ use std::io;
 use rustls::{AlertDescription, CertificateError};
 
 use super::super::error::{Server, UpstreamError};
+use super::super::server_report::ServerReport;
 use super::super::user_info::without_user_info;
 use super::session::UpstreamSession;
 
@@ -26,6 +27,7 @@ pub(crate) fn classify(session: &UpstreamSession, error: &reqwest::Error) -> Ups
                 step: session.step(),
                 status: 407,
                 retry_after: None,
+                report: ServerReport::default(),
             },
             text if text.contains("tunnel") || text == "unsuccessful" => UpstreamError::Connect {
                 cause: "the proxy refuses to connect to it (CONNECT)".to_owned(),

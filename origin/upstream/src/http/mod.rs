@@ -8,6 +8,7 @@ mod downloads;
 mod errors;
 mod min_rate;
 mod redirects;
+mod report;
 mod retry_after;
 mod session;
 #[cfg(any(test, feature = "testing"))]

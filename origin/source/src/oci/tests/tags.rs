@@ -45,7 +45,7 @@ fn all_pages_of_tags_are_read_or_none() {
     });
     with_registry(10, vec![ok("<html>"), response("404 x", "", "")], |registry, name, _| {
         assert!(message(registry.tags(name)).contains("[list] `tags/list` cannot be read"));
-        assert!(matches!(registry.tags(name), Err(RegistryError::NotFound)));
+        assert!(matches!(registry.tags(name), Err(RegistryError::NotFound(_))));
     });
 }
 

@@ -17,6 +17,7 @@ fn a_token_is_requested_once_and_again_when_it_is_no_longer_accepted() {
         demands("/token"),
         ok(TOKEN),
         demands("/token"),
+        demands("/token"),
     ];
     with_registry(10, script, |registry, name, requests| {
         assert_eq!(registry.resolve(name, "v1").unwrap(), (digest, None));
@@ -39,7 +40,7 @@ fn a_token_is_requested_once_and_again_when_it_is_no_longer_accepted() {
             refused.starts_with("[authenticate] ") && refused.contains("refuses access to `acme/shop`"),
             "{refused}"
         );
-        assert_eq!(requests.try_iter().count(), 3, "one exchange for each request");
+        assert_eq!(requests.try_iter().count(), 4, "one exchange for each request");
     });
 }
 
@@ -76,25 +77,79 @@ fn a_token_service_is_followed_within_the_egress_policy_alone() {
         ("www-authenticate: Digest realm=\"x\"\r\n", "in a way that is not supported"),
         ("", "in a way that is not supported"),
     ] {
-        let script = vec![response("401 x", challenge, "")];
+        let script = vec![response("401 x", challenge, ""); 2];
         let shown = with_registry(10, script, |registry, name, _| message(registry.resolve(name, "v1")));
         assert!(shown.contains(reason), "{shown}");
     }
 }
 
+/// The lines of requests, with the tokens that they have.
+fn lines(requests: &Receiver<String>) -> Vec<String> {
+    let line = |request: String| {
+        let token = request.lines().find_map(|line| line.strip_prefix("authorization: bearer "));
+        let target = request.split('?').next().unwrap().split(" http").next().unwrap();
+        [target.replace("/v2/acme/shop/", "").as_str(), token.unwrap_or_default()].join(" ").trim_end().to_owned()
+    };
+    requests.try_iter().map(line).collect()
+}
+
 #[test]
-fn a_token_that_is_refused_is_not_kept() {
+fn a_refusal_of_a_kept_token_makes_one_try_with_a_new_one() {
     let tagged = response("200 OK", &digest_header(&Sha256::of(b"manifest")), "");
-    let refused = || response("403 x", "", "");
-    let exchange = |answer: String| [demands("/token"), ok(TOKEN), answer];
-    let script = [exchange(refused()), exchange(tagged.clone())].concat();
-    with_registry(10, [script, vec![refused(), tagged]].concat(), |registry, name, requests| {
-        assert!(message(registry.resolve(name, "v1")).contains("is refused by the registry: it answered 403"));
-        registry.resolve(name, "v1").unwrap();
-        assert!(registry.resolve(name, "v1").is_err());
-        registry.resolve(name, "v1").unwrap();
-        let has_token = requests.try_iter().map(|it| it.contains("\r\nauthorization: bearer t1\r\n"));
-        let expected = [false, false, true, false, false, true, true, false];
-        assert_eq!(has_token.collect::<Vec<_>>(), expected, "a new token after each refusal");
+    let [first, second] = [ok(TOKEN), ok(&TOKEN.replace("t1", "t2"))];
+    for status in ["400 x", "401 x", "403 x", "412 x"] {
+        let refused = || response(status, "", "");
+        let script = vec![demands("/token"), first.clone(), tagged.clone(), refused(), second.clone(), tagged.clone()];
+        let again = vec![refused(), first.clone(), refused(), refused()];
+        with_registry(10, [script, again].concat(), |registry, name, requests| {
+            registry.resolve(name, "v1").unwrap();
+            requests.try_iter().for_each(drop);
+            registry.resolve(name, "v1").unwrap();
+            let head = "head manifests/v1";
+            assert_eq!(lines(requests), [&format!("{head} t1"), "get /token", &format!("{head} t2")], "{status}");
+            registry.resolve(name, "v1").unwrap_err();
+            let expected = [&format!("{head} t2"), "get /token", &format!("{head} t1"), "get manifests/v1 t1"];
+            assert_eq!(lines(requests), expected, "{status}");
+        });
+    }
+    for status in ["404 x", "408 x", "429 x", "500 x"] {
+        let script = vec![demands("/token"), first.clone(), tagged.clone(), response(status, "", "")];
+        with_registry(10, script, |registry, name, requests| {
+            registry.resolve(name, "v1").unwrap();
+            requests.try_iter().for_each(drop);
+            registry.resolve(name, "v1").unwrap_err();
+            assert!(!lines(requests).contains(&"get /token".to_owned()), "{status}");
+        });
+    }
+}
+
+#[test]
+fn tokens_of_several_scopes_are_kept() {
+    let demands = |scope: &str| {
+        let challenge = format!("bearer realm=\"/token\",scope=\"repository:acme/shop:{scope}\"");
+        response("401 x", &format!("www-authenticate: {challenge}\r\n"), "")
+    };
+    let tagged = response("200 OK", &digest_header(&Sha256::of(b"manifest")), "");
+    let (tags, second) = (ok(r#"{"tags":["v1"]}"#), ok(&TOKEN.replace("t1", "t2")));
+    let script = vec![demands("metadata_read"), ok(TOKEN), tags.clone(), demands("pull"), second, tagged.clone()];
+    with_registry(10, [script, vec![tags, tagged.clone(), tagged]].concat(), |registry, name, requests| {
+        for expected in [
+            &[
+                "get tags/list",
+                "get /token",
+                "get tags/list t1",
+                "head manifests/v1 t1",
+                "get /token",
+                "head manifests/v1 t2",
+            ][..],
+            &["get tags/list t1", "head manifests/v1 t2"],
+        ] {
+            registry.tags(name).unwrap();
+            registry.resolve(name, "v1").unwrap();
+            assert_eq!(lines(requests), expected);
+        }
+        // Another kind of request has the last one.
+        registry.blob(name, &Sha256::of(b"layer")).unwrap();
+        assert_eq!(lines(requests), [format!("get blobs/sha256:{} t2", Sha256::of(b"layer"))]);
     });
 }
