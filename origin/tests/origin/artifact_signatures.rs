@@ -36,14 +36,29 @@ impl Signer {
 
     /// As `cosign sign --new-bundle-format=false` does.
     fn push_payload(&self, registry: &RegistryServer, digest: &str, annotations: &Value) {
+        push_payloads(registry, digest, &[self.payload(registry, digest, annotations)]);
+    }
+
+    /// A layer with a signature.
+    fn payload(&self, registry: &RegistryServer, digest: &str, annotations: &Value) -> Value {
         let image = json!({ "docker-manifest-digest": digest });
         let critical = json!({ "identity": {}, "image": image, "type": "cosign container image signature" });
         let payload = json!({ "critical": critical, "optional": null }).to_string();
         let mut layer = registry.blob("application/vnd.dev.cosign.simplesigning.v1+json", payload.as_bytes());
         layer["annotations"] = annotations.clone();
         layer["annotations"]["dev.cosignproject.cosign/signature"] = self.sign(payload.as_bytes()).into();
-        let tag = format!("{}.sig", digest.replace(':', "-"));
-        registry.push(NAME, &tag, &registry.artifact("application/vnd.oci.image.config.v1+json", &[layer]));
+        layer
+    }
+
+    /// A referrer of `cosign sign --registry-referrers-mode=oci-1-1`, of cosign 2. Returns its descriptor in an index.
+    fn push_referrer(&self, registry: &RegistryServer, digest: &str) -> Value {
+        let layer = self.payload(registry, digest, &json!({}));
+        let kind = "application/vnd.dev.cosign.artifact.sig.v1+json";
+        let mut manifest = registry.artifact(kind, &[layer]);
+        manifest["subject"] = json!({ "digest": digest });
+        let mut pushed = registry.push(NAME, "pushed-by-digest", &manifest);
+        pushed["artifactType"] = kind.into();
+        pushed
     }
 
     /// A referrer as `cosign sign` pushes it. Returns its descriptor.
@@ -61,6 +76,12 @@ impl Signer {
 }
 
 const SIGN: &str = "https://sigstore.dev/cosign/sign/v1";
+
+/// Puts signatures at their tag.
+fn push_payloads(registry: &RegistryServer, digest: &str, layers: &[Value]) {
+    let tag = format!("{}.sig", digest.replace(':', "-"));
+    registry.push(NAME, &tag, &registry.artifact("application/vnd.oci.image.config.v1+json", layers));
+}
 
 /// Puts referrers where registries without the API have them: the index has the type of their configuration.
 fn refer_by_tag(registry: &RegistryServer, digest: &str, referrers: &[Value]) {
@@ -95,6 +116,10 @@ async fn only_artifacts_that_a_listed_key_signed_are_published() {
     let mut index = registry.index(&[]);
     index["manifests"] = json!([{ "mediaType": "x", "digest": "sha512:ab", "size": 1, "artifactType": "application/spdx+json" }, alice.push_bundle(&registry, &by_api, SIGN)]);
     registry.push(NAME, &format!("referrers/{by_api}"), &index);
+    let by_mode = push("by-mode");
+    let mut index = registry.index(&[]);
+    index["manifests"] = json!([alice.push_referrer(&registry, &by_mode)]);
+    registry.push(NAME, &format!("referrers/{by_mode}"), &index);
     // With a platform, the index is signed.
     let image = registry.push(
         NAME,
@@ -118,7 +143,7 @@ async fn only_artifacts_that_a_listed_key_signed_are_published() {
         &[json!({ "mediaType": "x", "digest": format!("sha256:{}", "ab".repeat(32)), "size": 1 })],
     );
 
-    let good = ["payload", "bundle", "by-api", "platform"];
+    let good = ["payload", "bundle", "by-api", "by-mode", "platform"];
     let bad = ["unsigned", "foreign", "keyless", "attested", "copied", "lost"];
     let services: Vec<_> = good.iter().chain(&bad).map(|tag| (*tag, *tag)).collect();
     let keys = [keys[0].as_path(), keys[1].as_path()];
@@ -175,27 +200,48 @@ async fn a_new_policy_keeps_published_artifacts_and_more_signatures_than_the_bou
     let first = node.published_of("shop", |_| true).await;
     node.stop().await;
 
-    // Sixteen signatures of others are requested in each place, and no other one.
-    let mut referrers: Vec<_> = (0..16).map(|_| Signer::new().push_bundle(&registry, &digest, SIGN)).collect();
+    // Of others a hundred requests are made in each place, and no other one.
+    let mut referrers: Vec<_> = (0..50).map(|_| Signer::new().push_bundle(&registry, &digest, SIGN)).collect();
     referrers.push(alice.push_bundle(&registry, &digest, SIGN));
     refer_by_tag(&registry, &digest, &referrers);
     Signer::new().push_payload(&registry, &digest, &json!({}));
     registry.requests();
     let node = home.start(config(&home, &registry.url(NAME), &policy(&[&key]), &services)).await;
-    until(async || failure(&node, "shop").await.contains("(17 signatures of other keys or algorithms)")).await;
+    until(async || failure(&node, "shop").await.contains("(51 signatures of other keys or algorithms)")).await;
     let reason = failure(&node, "shop").await;
     assert!(reason.ends_with("(it was published before, and stays published)"), "{reason}");
     assert_eq!(node.published_of("shop", |_| true).await.bytes(), first.bytes());
     let requests = registry.requests();
-    assert_eq!(requests.iter().filter(|it| it.contains("/blobs/")).count(), 17, "{requests:?}");
+    assert_eq!(requests.iter().filter(|it| it.contains("/blobs/")).count(), 51, "{requests:?}");
 
     let signed = registry.push_archive(NAME, "stable", &[("map.yaml", "a: 2")]);
-    // Sixteen other bundles do not hide the signature at the tag.
-    let others: Vec<_> = (0..16).map(|_| Signer::new().push_bundle(&registry, &signed, SIGN)).collect();
+    // Fifty other bundles do not hide the signature at the tag.
+    let others: Vec<_> = (0..50).map(|_| Signer::new().push_bundle(&registry, &signed, SIGN)).collect();
     refer_by_tag(&registry, &signed, &others);
     alice.push_payload(&registry, &signed, &json!({}));
     node.poll().await;
     node.published_of("shop", |now| revision(now) == format!("oci:{signed}")).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn attestations_and_signatures_of_others_hide_no_valid_one() {
+    let (home, registry, alice) = (Home::new(), RegistryServer::start(None), Signer::new());
+    let key = home.file("alice.pub");
+    alice.write(&key);
+    let [attested, signed] = ["attested", "signed"].map(|tag| registry.push_archive(NAME, tag, &[("map.yaml", tag)]));
+    let mut referrers: Vec<_> =
+        (0..20).map(|number| alice.push_bundle(&registry, &attested, &format!("https://spdx.dev/{number}"))).collect();
+    referrers.push(alice.push_bundle(&registry, &attested, SIGN));
+    refer_by_tag(&registry, &attested, &referrers);
+    let mut layers: Vec<_> = (0..20).map(|_| Signer::new().payload(&registry, &signed, &json!({}))).collect();
+    layers.push(alice.payload(&registry, &signed, &json!({})));
+    push_payloads(&registry, &signed, &layers);
+    let services = [("attested", "attested"), ("signed", "signed")];
+    let node = home.start(config(&home, &registry.url(NAME), &policy(&[&key]), &services)).await;
+    for (service, _) in services {
+        node.published_of(service, |_| true).await;
+    }
     node.stop().await;
 }
 

@@ -1,14 +1,17 @@
 //! Finds the signatures of a manifest that cosign pushed, and verifies them.
 
+use std::collections::HashMap;
+
 use weir_protocol::digest::Sha256;
 use weir_upstream::{Server, UpstreamError};
 
-use super::manifest::{Descriptor, Document};
-use super::{OciName, Registry, RegistryError};
+use super::manifest::{Descriptor, Document, Manifest};
+use super::registry::Referrers;
+use super::{OciName, Registry, RegistryError, Resolved};
 use crate::cosign::{PublicKey, SIGNED, Seen, Verdict, verify_bundle, verify_payload};
 
-/// The most signatures of a manifest that are requested in each place.
-const MAX_SIGNATURES: usize = 16;
+/// The most requests for signatures of a manifest in each place. Whoever may push can add some that do not count.
+const MAX_REQUESTS: usize = 100;
 
 /// The largest signature with what it signs, in bytes.
 const MAX_SIGNATURE_BYTES: u64 = 64 << 10;
@@ -17,6 +20,9 @@ const MAX_SIGNATURE_BYTES: u64 = 64 << 10;
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
 const PREDICATE: &str = "dev.sigstore.bundle.predicateType";
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+
+/// The type of the referrers of `cosign sign --registry-referrers-mode=oci-1-1`, of cosign 2. Their layers are those of the tag.
+const SIGNATURE_TYPE: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
 
 /// The layers of `cosign sign --new-bundle-format=false`, and the annotations of each.
 const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -37,12 +43,12 @@ pub(crate) fn verify(
 ) -> Result<Result<(), String>, RegistryError> {
     let mut search =
         Search { registry, name, digest, keys, seen: Seen::default(), requested: 0, failed: None, unusable: None };
-    if search.bundles()? {
+    if search.referrers()? {
         return Ok(Ok(()));
     }
-    // Bundles, which whoever may push can add, hide no signature in the other place.
+    // Referrers, which whoever may push can add, hide no signature in the other place.
     search.requested = 0;
-    if search.payloads()? {
+    if search.tag()? {
         return Ok(Ok(()));
     }
     if let Some(error) = search.failed {
@@ -66,38 +72,59 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn bundles(&mut self) -> Result<bool, RegistryError> {
+    fn referrers(&mut self) -> Result<bool, RegistryError> {
         let referrers = self.registry.referrers(self.name, self.digest);
-        let referrers = self.usable(referrers)?.unwrap_or_default();
-        for referrer in referrers.iter().filter(|referrer| may_be_bundle(referrer)).take(MAX_SIGNATURES) {
+        let Some(Referrers { found, failed }) = self.usable(referrers)? else { return Ok(false) };
+        for referrer in found.iter().filter(|referrer| may_be_signature(referrer)) {
             let Ok(digest) = referrer.sha256() else { continue };
+            if !self.may_request() {
+                break;
+            }
             let manifest = self.registry.manifest(self.name, &digest);
             let Some(Ok(Document::Manifest(manifest))) = self.usable(manifest)? else { continue };
-            for layer in manifest.layers.iter().filter(|layer| layer.media_type.starts_with(BUNDLE)) {
-                if self.check(layer, |bundle, search| verify_bundle(bundle, search.digest, search.keys))? {
-                    return Ok(true);
+            if !is_attestation(&manifest.annotations) && self.check_layers(&manifest)? {
+                return Ok(true);
+            }
+        }
+        failed.map_or(Ok(()), |error| self.usable(Err(error)).map(|_: Option<()>| ()))?;
+        Ok(false)
+    }
+
+    fn tag(&mut self) -> Result<bool, RegistryError> {
+        let tag = format!("sha256-{}.sig", self.digest);
+        let resolved = self.registry.manifest_by_tag(self.name, &tag);
+        match self.usable(resolved)? {
+            Some(Resolved { document: Ok(Document::Manifest(manifest)), .. }) => self.check_layers(&manifest),
+            _ => Ok(false),
+        }
+    }
+
+    /// Verifies the signatures in a manifest, of both formats.
+    fn check_layers(&mut self, manifest: &Manifest) -> Result<bool, RegistryError> {
+        for layer in &manifest.layers {
+            let is_valid = match layer.annotations.get(SIGNATURE) {
+                _ if layer.media_type.starts_with(BUNDLE) => {
+                    self.check(layer, |bundle, search| verify_bundle(bundle, search.digest, search.keys))?
                 }
+                Some(signature) if layer.media_type == PAYLOAD => {
+                    let is_keyless = layer.annotations.contains_key(CERTIFICATE);
+                    self.check(layer, |payload, search| {
+                        verify_payload(payload, signature, is_keyless, search.digest, search.keys)
+                    })?
+                }
+                _ => false,
+            };
+            if is_valid {
+                return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn payloads(&mut self) -> Result<bool, RegistryError> {
-        let tag = format!("sha256-{}.sig", self.digest);
-        let resolved = self.registry.manifest_by_tag(self.name, &tag);
-        let Some(resolved) = self.usable(resolved)? else { return Ok(false) };
-        let Ok(Document::Manifest(manifest)) = resolved.document else { return Ok(false) };
-        for layer in manifest.layers.iter().filter(|layer| layer.media_type == PAYLOAD) {
-            let Some(signature) = layer.annotations.get(SIGNATURE) else { continue };
-            let is_keyless = layer.annotations.contains_key(CERTIFICATE);
-            let verify = |payload: &[u8], search: &Self| {
-                verify_payload(payload, signature, is_keyless, search.digest, search.keys)
-            };
-            if self.check(layer, verify)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// Counts a request.
+    fn may_request(&mut self) -> bool {
+        self.requested += 1;
+        self.requested <= MAX_REQUESTS
     }
 
     /// Requests a layer and verifies it. Whatever is wrong with one signature, another may be valid.
@@ -106,11 +133,13 @@ impl Search<'_> {
         layer: &Descriptor,
         verify: impl FnOnce(&[u8], &Self) -> Verdict,
     ) -> Result<bool, RegistryError> {
-        if self.requested >= MAX_SIGNATURES || layer.size > MAX_SIGNATURE_BYTES {
+        if layer.size > MAX_SIGNATURE_BYTES {
             return Ok(false);
         }
-        self.requested += 1;
         let Ok(digest) = layer.sha256() else { return Ok(self.seen.add(Verdict::Malformed)) };
+        if !self.may_request() {
+            return Ok(false);
+        }
         let bytes = self.registry.small_blob(self.name, &digest, MAX_SIGNATURE_BYTES);
         let Some(bytes) = self.usable(bytes)? else { return Ok(false) };
         let verdict = verify(&bytes, self);
@@ -142,11 +171,14 @@ impl Search<'_> {
 
 /// cosign 3 writes the type of its empty configuration into the index: only the manifest has the type of the artifact. The
 /// predicate tells attestations, of which there may be many, but only in a list of the registry's own.
-fn may_be_bundle(referrer: &Descriptor) -> bool {
-    let is_attestation = referrer.annotations.get(PREDICATE).is_some_and(|predicate| predicate != SIGNED);
-    !is_attestation
+fn may_be_signature(referrer: &Descriptor) -> bool {
+    !is_attestation(&referrer.annotations)
         && referrer
             .artifact_type
             .as_deref()
-            .is_none_or(|kind| kind.is_empty() || kind == EMPTY || kind.starts_with(BUNDLE))
+            .is_none_or(|kind| ["", EMPTY, SIGNATURE_TYPE].contains(&kind) || kind.starts_with(BUNDLE))
+}
+
+fn is_attestation(annotations: &HashMap<String, String>) -> bool {
+    annotations.get(PREDICATE).is_some_and(|predicate| predicate != SIGNED)
 }

@@ -27,6 +27,8 @@ pub(crate) struct Manifest {
     pub(crate) artifact_type: Option<String>,
     pub(crate) config: Option<Descriptor>,
     pub(crate) layers: Vec<Descriptor>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(crate) annotations: HashMap<String, String>,
 }
 
 /// A list of manifests: of one image for several platforms, or of what refers to a manifest.

@@ -41,6 +41,14 @@ pub(crate) struct Resolved {
     pub(crate) document: Contents,
 }
 
+/// What refers to a manifest.
+#[derive(Debug, Default)]
+pub(crate) struct Referrers {
+    pub(super) found: Vec<Descriptor>,
+    /// Why the list has no more pages.
+    pub(super) failed: Option<RegistryError>,
+}
+
 /// What a tag names: its digest, and its manifest if the registry had to send it.
 pub(crate) type Named = (Sha256, Option<Contents>);
 
@@ -129,7 +137,7 @@ impl<'a> Registry<'a> {
 
     /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
     /// that clients maintain for registries without one. A part of a long list.
-    pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Vec<Descriptor>, RegistryError> {
+    pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Referrers, RegistryError> {
         match self.list_of_referrers(name, "referrers", &format!("sha256:{digest}")) {
             // Registries without the list say so in many ways.
             Err(
@@ -142,39 +150,48 @@ impl<'a> Registry<'a> {
                     | UpstreamError::HttpStatus { server: Server::Other(_), .. },
                 ),
             ) => match self.list_of_referrers(name, "manifests", &format!("sha256-{digest}")) {
-                Err(RegistryError::NotFound(_)) => Ok(Vec::new()),
+                Err(RegistryError::NotFound(_)) => Ok(Referrers::default()),
                 other => other,
             },
             other => other,
         }
     }
 
-    fn list_of_referrers(
+    fn list_of_referrers(&self, name: &OciName, kind: &'static str, last: &str) -> Result<Referrers, RegistryError> {
+        let (mut page, mut list) = (self.url_of(name, &[kind, last]), Referrers::default());
+        for number in 0..MAX_REFERRER_PAGES {
+            match self.page_of_referrers(name, kind, &page) {
+                Ok((found, next)) => {
+                    list.found.extend(found);
+                    match next {
+                        Some(next) => page = next,
+                        None => break,
+                    }
+                }
+                Err(error) if number > 0 => {
+                    list.failed = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(list)
+    }
+
+    fn page_of_referrers(
         &self,
         name: &OciName,
         kind: &'static str,
-        last: &str,
-    ) -> Result<Vec<Descriptor>, RegistryError> {
-        let (mut page, mut found) = (self.url_of(name, &[kind, last]), Vec::new());
-        for _ in 0..MAX_REFERRER_PAGES {
-            let response = self.get(name, kind, page.clone(), "application/vnd.oci.image.index.v1+json")?;
-            // A part of the list may have what is looked for.
-            let next = link::next_page(&page, response.headers()).unwrap_or(None);
-            match manifest::parse(&self.read(response, MAX_MANIFEST_BYTES)?.0) {
-                Ok(Document::Index(index)) => found.extend(index.manifests),
-                Ok(Document::Manifest(_)) => {
-                    return Err(unusable("has a list of referrers that is no index".to_owned()));
-                }
-                Err(reason) => {
-                    return Err(unusable(format!("has a list of referrers that cannot be used: {reason}")));
-                }
-            }
-            match next {
-                Some(next) => page = next,
-                None => break,
-            }
+        page: &Url,
+    ) -> Result<(Vec<Descriptor>, Option<Url>), RegistryError> {
+        let response = self.get(name, kind, page.clone(), "application/vnd.oci.image.index.v1+json")?;
+        // A part of the list may have what is looked for.
+        let next = link::next_page(page, response.headers()).unwrap_or(None);
+        match manifest::parse(&self.read(response, MAX_MANIFEST_BYTES)?.0) {
+            Ok(Document::Index(index)) => Ok((index.manifests, next)),
+            Ok(Document::Manifest(_)) => Err(unusable("has a list of referrers that is no index".to_owned())),
+            Err(reason) => Err(unusable(format!("has a list of referrers that cannot be used: {reason}"))),
         }
-        Ok(found)
     }
 
     /// A blob, as a response whose body is not read yet. Redirects lead to storage, which receives no credentials.
