@@ -204,3 +204,32 @@ async fn an_index_may_refer_to_a_registry() {
     assert_eq!(server.requests(), [""; 0], "a poll without a change requests the index alone");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_token_service_that_only_the_index_names_receives_no_password() {
+    let home = Home::new();
+    let [server, auth] = [(); 2].map(|()| RegistryServer::start(Some(&home.file(""))));
+    push(&server, "charts/shop", "1.0.0", "a: 1");
+    let url = format!("{}:1.0.0", server.url("charts/shop"));
+    server.serve_index(&json!({ "entries": { "shop": [{ "version": "1.0.0", "urls": [url] }] } }));
+    auth.set(|behavior| behavior.token = Some(Some(("robot".to_owned(), "known".to_owned()))));
+    server.set(|behavior| {
+        behavior.token = Some(None);
+        behavior.realm = Some(format!("{}/token", auth.base()));
+    });
+    fs::write(home.file("password"), "known\n").unwrap();
+    let mut config = config(&home, &server.base(), &["shop"]);
+    let one = &mut config.repositories[0];
+    (one.ca, one.username) = (Some(home.file("ca.pem")), Some("robot".to_owned()));
+    one.password_file = Some(home.file("password"));
+    one.redirects = serde_json::from_value(json!(["127.0.0.1"])).unwrap();
+    let node = home.start(config).await;
+    let shown = failure(&node, "shop").await;
+    assert!(
+        shown.contains("receives none, because only the index names it: follow the chart of the registry"),
+        "{shown}"
+    );
+    let requests = auth.requests();
+    assert!(!requests.is_empty() && requests.iter().all(|request| !request.ends_with(" +")), "{requests:?}");
+    node.stop().await;
+}

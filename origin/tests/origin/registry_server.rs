@@ -28,6 +28,8 @@ struct Inner {
     /// By repository and tag or digest.
     manifests: Mutex<HashMap<(String, String), Vec<u8>>>,
     blobs: Mutex<HashMap<String, Vec<u8>>>,
+    /// Of a Helm repository at the same server.
+    index: Mutex<Vec<u8>>,
     /// Of the last token.
     tokens: AtomicU64,
     requests: Mutex<Vec<String>>,
@@ -68,6 +70,7 @@ impl RegistryServer {
             behavior: Mutex::default(),
             manifests: Mutex::default(),
             blobs: Mutex::default(),
+            index: Mutex::default(),
             tokens: AtomicU64::new(0),
             requests: Mutex::default(),
         }));
@@ -146,6 +149,11 @@ impl RegistryServer {
         pushed["digest"].as_str().unwrap().to_owned()
     }
 
+    /// Serves an index of charts.
+    pub(crate) fn serve_index(&self, index: &Value) {
+        *self.0.index.lock().unwrap() = index.to_string().into_bytes();
+    }
+
     /// A manifest of layers.
     pub(crate) fn artifact(&self, config: &str, layers: &[Value]) -> Value {
         let media_type = "application/vnd.oci.image.manifest.v1+json";
@@ -221,6 +229,9 @@ impl RegistryServer {
             loop {
                 std::thread::park();
             }
+        }
+        if path == "/index.yaml" {
+            return (200, String::new(), self.0.index.lock().unwrap().clone());
         }
         let rest = path.strip_prefix("/v2/").unwrap();
         if behavior.hides && authorization.is_none() && !rest.is_empty() {

@@ -12,8 +12,8 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
 use weir_protocol::digest::Sha256;
-use weir_upstream::UpstreamError;
-use weir_upstream::http::{Body, BodyError, Client};
+use weir_upstream::http::{Body, BodyError, Client, same_origin};
+use weir_upstream::{Scheme, UpstreamError};
 
 use super::OciName;
 use super::challenge::TokenService;
@@ -131,7 +131,9 @@ impl Tokens {
         if let Some(service) = &service.service {
             url.query_pairs_mut().append_pair("service", service);
         }
-        let credentials = credentials.filter(|_| url.scheme() == "https");
+        let may_receive = is_registry(client) || same_origin(&url, &client.upstream_url);
+        let is_withheld = credentials.is_some() && !may_receive;
+        let credentials = credentials.filter(|_| url.scheme() == "https" && may_receive);
         let headers = credentials.map(|credentials| (AUTHORIZATION, credentials.clone())).into_iter().collect();
         let response = client.send_as(&Method::GET, &url, headers, None)?;
         match response.status() {
@@ -141,6 +143,10 @@ impl Tokens {
                 return Err(match client.response_error(response) {
                     UpstreamError::HttpStatus { status: 401 | 403, report, .. } => failed(match credentials {
                         Some(_) => format!("does not accept the configured user name and password{report}"),
+                        None if is_withheld => format!(
+                            "gives no token for `{name}` without credentials, and receives none, because only the index names \
+                             it: follow the chart of the registry (`url = \"oci://…\"`){report}"
+                        ),
                         None => format!(
                             "gives no token for `{name}` without credentials (`username` with `password_file`){report}"
                         ),
@@ -163,6 +169,11 @@ impl Tokens {
     fn granted(&self) -> MutexGuard<'_, HashMap<Key, Vec<Kept>>> {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the upstream itself is a registry: its token service receives the credentials. An index may name any registry.
+fn is_registry(client: &Client<'_>) -> bool {
+    client.session().upstream.config.url.scheme() == Some(Scheme::Oci)
 }
 
 /// The URL of a token service, if it may be contacted.
