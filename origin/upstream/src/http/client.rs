@@ -199,7 +199,18 @@ impl<'a> Client<'a> {
     /// The target of a redirect, if it may be followed.
     pub fn redirected(&self, from: &Url, response: &Response) -> Result<Url, UpstreamError> {
         let Upstream { config, egress, .. } = self.session.upstream;
-        redirects::follow(&config.redirects, egress, from, self.location(response)?)
+        let to = redirects::follow(&config.redirects, egress, from, self.location(response)?)?;
+        self.not_sent_back(from, to)
+    }
+
+    /// Refuses to be sent back to the upstream by another host, which would choose the path of a request with credentials.
+    pub(super) fn not_sent_back(&self, from: &Url, to: Url) -> Result<Url, UpstreamError> {
+        let has_credentials = self.authorization.is_some() || self.session.upstream.config.client_certificate.is_some();
+        if has_credentials && self.other_host_of(from).is_some() && self.other_host_of(&to).is_none() {
+            let reason = "another host leads back to the upstream, which would receive the credentials";
+            return Err(UpstreamError::Redirected { to: redirects::display_origin(&to), reason });
+        }
+        Ok(to)
     }
 
     /// The `Location` of a response.
@@ -290,4 +301,43 @@ fn authorization(config: &RepositoryConfig) -> Result<Option<HeaderValue>, Upstr
     let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
     value.set_sensitive(true);
     Ok(Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::super::egress_policy::Hosts;
+    use super::super::super::redirects::Redirects;
+    use super::super::test_server::{response, server, with_client};
+    use super::*;
+
+    #[test]
+    fn no_other_host_chooses_the_path_of_a_request_with_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
+        fs::write(&token, "known").unwrap();
+        let back = response("302 x", "location: https://charts.example/chosen\r\n", "");
+        let (other, _requests) = server(vec![back; 4]);
+        let mut upstream = Upstream::new("https://charts.example/stable");
+        let hosts = ["127.0.0.1", "charts.example"].map(str::to_owned);
+        upstream.config.redirects = Redirects::To(Hosts::new(hosts).unwrap());
+        let followed = |upstream: &Upstream| {
+            with_client(upstream, |client| {
+                let get = || client.send_as(&Method::GET, &other, HeaderMap::new(), None).unwrap();
+                [client.redirected(&other, &get()), client.storage_redirect(&other, &get())]
+            })
+        };
+        for followed in followed(&upstream) {
+            assert_eq!(followed.unwrap().path(), "/chosen", "without credentials it may be a mirror");
+        }
+        upstream.config.token_file = Some(token);
+        for followed in followed(&upstream) {
+            let error = followed.unwrap_err().to_string();
+            assert!(
+                error.ends_with("another host leads back to the upstream, which would receive the credentials"),
+                "{error}"
+            );
+        }
+    }
 }

@@ -99,7 +99,7 @@ impl Client<'_> {
         let location = self.location(response)?;
         match rules {
             Redirects::None => redirects::follow(rules, egress, from, location),
-            Redirects::SameHost | Redirects::To(_) => self.other_host(from, location),
+            Redirects::SameHost | Redirects::To(_) => self.not_sent_back(from, self.other_host(from, location)?),
         }
     }
 }
