@@ -1,11 +1,16 @@
 //! Which tag of a chart in a registry is followed. Pure.
 
+use std::collections::HashSet;
+
 use semver::Version;
 use weir_upstream::{is_canonical, tag_version};
 
 use super::chart::{Chart, MAX_VERSION_BYTES};
 use crate::LeftOutRef;
 use crate::passed_over::PassedOver;
+
+/// The most tags of one version: each costs a request.
+const MAX_TRIED: usize = 4;
 
 /// The followed tags, each with the version as the chart has it, and the tags that seem to be higher.
 type Choice<'a> = (Vec<(String, &'a str)>, Vec<LeftOutRef>);
@@ -25,10 +30,10 @@ pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Choice<'a>
             passed_over.add(tag, "is not a version as helm reads it", |version| chart.contains(version));
             continue;
         };
-        // A list may name a tag twice, and each costs a request.
-        let is_listed = followed.iter().any(|(.., known)| known == tag);
-        if chart.contains(&version) && !is_listed && followed.first().is_none_or(|(best, ..)| *best <= version) {
-            followed.retain(|(best, ..)| *best == version);
+        if chart.contains(&version) && followed.first().is_none_or(|(best, ..)| *best <= version) {
+            if followed.first().is_some_and(|(best, ..)| *best < version) {
+                followed.clear();
+            }
             followed.push((version.clone(), text, tag));
         }
         highest = highest.max(Some(version));
@@ -40,8 +45,10 @@ pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Choice<'a>
         return Err(format!("no version of chart `{name}` in `{chart}`: {tags}{highest}"));
     };
     let passed_over = passed_over.above(best, &format!("chart `{}`", chart.name));
-    followed.sort_by_key(|(_, text, _)| !is_canonical(text));
-    Ok((followed.into_iter().map(|(_, text, tag)| (text, tag)).collect(), passed_over))
+    followed.sort_by_cached_key(|(_, text, _)| !is_canonical(text));
+    let mut seen = HashSet::new();
+    let once = followed.into_iter().filter(|(.., tag)| seen.insert(*tag));
+    Ok((once.take(MAX_TRIED).map(|(_, text, tag)| (text, tag)).collect(), passed_over))
 }
 
 #[cfg(test)]
@@ -80,6 +87,15 @@ mod tests {
         let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
         let (chosen, _) = choose(&chart, &tags).unwrap();
         assert_eq!(chosen.iter().map(|(_, tag)| *tag).collect::<Vec<_>>(), ["1.5.1", "v1.5.1"]);
+    }
+
+    #[test]
+    fn few_of_many_tags_of_one_version_are_tried() {
+        let mut tags: Vec<String> = (1..120).map(|zeros| format!("{}1.0", "0".repeat(zeros))).collect();
+        tags.extend(["1.0.0", "v1.0.0"].map(str::to_owned));
+        let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
+        let (chosen, _) = choose(&chart, &tags).unwrap();
+        assert_eq!((chosen.len(), chosen[0].1), (MAX_TRIED, "1.0.0"));
     }
 
     #[test]
