@@ -9,6 +9,9 @@ use super::bounds::{MAX_ALL_PATH_BYTES, MAX_ENTRIES, MAX_RECORD_BYTES};
 /// The longest path in a text, in bytes, and the longest reason of a decoder, in characters: the archive chooses them.
 const MAX_SHOWN: usize = 200;
 
+/// Instead of the words of zstd.
+const LARGE_WINDOW: &str = "zstd needs more than 8 MiB for it: compress it without `--long`";
+
 /// Why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArchiveError {
@@ -59,7 +62,10 @@ impl ArchiveError {
 /// Readers pass on an `ArchiveError` inside of the error of the system; other errors are those of decoders.
 impl From<io::Error> for ArchiveError {
     fn from(error: io::Error) -> Self {
-        let reason = |error: io::Error| weir_upstream::shown(&error.to_string(), MAX_SHOWN);
+        let reason = |error: io::Error| match error.to_string() {
+            text if text.contains("requires too much memory") => LARGE_WINDOW.to_owned(),
+            text => weir_upstream::shown(&text, MAX_SHOWN),
+        };
         error.downcast().unwrap_or_else(|error| Self::Unreadable(reason(error)))
     }
 }

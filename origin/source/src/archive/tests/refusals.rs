@@ -97,6 +97,8 @@ fn bytes_that_are_no_archive_are_refused() {
             assert!(reason.starts_with("cannot be unpacked: "), "{end}: {reason}");
         }
     }
+    let reason = refusal(&zstd(&whole, 27), &Layout::StripTop);
+    assert_eq!(reason, "cannot be unpacked: zstd needs more than 8 MiB for it: compress it without `--long`");
     let mut wrong = gzip(&whole);
     let checksum = wrong.len() - 8;
     wrong[checksum] ^= 1;
