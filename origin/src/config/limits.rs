@@ -21,7 +21,7 @@ pub struct LimitsConfig {
     /// Requests to one upstream host in a minute, over all its repositories. Ten seconds' worth may be sent at once. Local
     /// paths do not count.
     pub requests_per_minute_per_host: u32,
-    /// Tarballs built at a time.
+    /// Tarballs built at a time. The services of one repository have all of them but one, and at least one.
     pub concurrent_builds: usize,
     /// Threads that decode and compress for one build. Default: the number of processor cores.
     pub build_threads: usize,
@@ -73,7 +73,7 @@ impl Default for LimitsConfig {
             concurrent_fetches: 8,
             concurrent_fetches_per_host: 4,
             requests_per_minute_per_host: 1200,
-            concurrent_builds: 2,
+            concurrent_builds: 3,
             build_threads: cores,
             concurrent_objects: 64,
             event_streams: 1024,
@@ -101,6 +101,7 @@ impl LimitsConfig {
             max_file_bytes: self.max_file.as_u64(),
             max_tarball_bytes: self.max_tarball.as_u64(),
             max_entries: self.max_entries,
+            ..Limits::default()
         }
     }
 

@@ -106,7 +106,7 @@ mod tests {
         fn walk(&self, into: &mut Walk<'_, u64>) -> Result<(), TarballError> {
             for (name, size) in [("a", 1), ("large", self.large.len()), ("z", self.end.len())] {
                 into.count()?;
-                into.visit(name.as_bytes(), false, || false)?;
+                into.visit(name.as_bytes(), false, |_| false)?;
                 into.file(size as u64, size as u64, false)?;
             }
             Ok(())

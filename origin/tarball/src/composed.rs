@@ -41,7 +41,7 @@ impl<C: Contents> Contents for ComposedTree<'_, C> {
             above.drain(common..).for_each(|_| into.leave());
             for (depth, name) in names.iter().enumerate().skip(common) {
                 into.count()?;
-                if !into.visit(name.as_bytes(), true, || false)? {
+                if !into.visit(name.as_bytes(), true, |_| false)? {
                     break;
                 }
                 if depth + 1 < names.len() {

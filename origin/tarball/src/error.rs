@@ -36,6 +36,14 @@ pub enum TarballError {
         /// In bytes, of all files that apply in a directory.
         limit: u64,
     },
+    /// Matching the paths takes too long.
+    #[error(
+        "to match the paths with `include`, `exclude` and the `.gitattributes` takes more than {limit} steps: write fewer and shorter patterns, or publish a smaller folder"
+    )]
+    PatternsTooSlow {
+        /// See [`super::Limits::max_match_steps`].
+        limit: u64,
+    },
     /// The tarball exceeds its limit.
     #[error("the tarball would have more than {limit} bytes")]
     TooLarge {

@@ -1,7 +1,9 @@
 //! Selects the files of a folder by glob patterns.
 
 use gix::bstr::ByteSlice;
-use gix::glob::{Pattern, pattern::Case, wildmatch};
+use gix::glob::Pattern;
+
+use crate::glob::Matcher;
 
 /// Include and exclude globs: gitignore patterns, relative to the folder.
 ///
@@ -70,8 +72,8 @@ impl Filters {
     }
 
     /// The decision for a path inside a directory, whose own decision is `parent`.
-    pub fn descend(&self, parent: Inclusion, path: &[u8], is_directory: bool) -> Inclusion {
-        let matches = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(path, is_directory));
+    pub fn descend(&self, parent: Inclusion, path: &[u8], is_directory: bool, matcher: &mut Matcher) -> Inclusion {
+        let mut matches = |globs: &[Glob]| globs.iter().any(|glob| matcher.matches(&glob.pattern, path, is_directory));
         match parent {
             Inclusion::Excluded => Inclusion::Excluded,
             _ if matches(&self.exclude) => Inclusion::Excluded,
@@ -98,17 +100,6 @@ impl Glob {
         let trimmed = trim_trailing_spaces(text);
         let pattern = Pattern::from_bytes(trimmed.as_bytes()).filter(|pattern| !pattern.text.is_empty());
         Ok(Self { text: text.to_owned(), pattern: pattern.ok_or_else(|| error("it is empty"))? })
-    }
-
-    fn matches(&self, path: &[u8], is_directory: bool) -> bool {
-        let basename = path.rfind_byte(b'/').map(|slash| slash + 1);
-        self.pattern.matches_repo_relative_path(
-            path.as_bstr(),
-            basename,
-            Some(is_directory),
-            Case::Sensitive,
-            wildmatch::Mode::NO_MATCH_SLASH_LITERAL,
-        )
     }
 }
 
@@ -165,11 +156,11 @@ mod tests {
     fn is_in(include: &[&str], exclude: &[&str], path: &str) -> bool {
         let owned = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let filters = Filters::new(&owned(include), &owned(exclude)).unwrap();
-        let mut state = filters.root();
+        let (mut state, mut matcher) = (filters.root(), Matcher::default());
         for (slash, _) in path.match_indices('/') {
-            state = filters.descend(state, &path.as_bytes()[..slash], true);
+            state = filters.descend(state, &path.as_bytes()[..slash], true, &mut matcher);
         }
-        filters.descend(state, path.as_bytes(), false) == Inclusion::Included
+        filters.descend(state, path.as_bytes(), false, &mut matcher) == Inclusion::Included
     }
 
     #[test]

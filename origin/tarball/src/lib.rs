@@ -19,6 +19,7 @@ mod error;
 mod filters;
 mod folder_path;
 mod frame_sink;
+mod glob;
 mod key;
 mod listing;
 mod memory_budget;
@@ -37,8 +38,9 @@ pub use build_context::BuildContext;
 pub use composed::{ComposedTree, PartFile, position};
 pub use entry::{Entry, EntryKind};
 pub use error::TarballError;
-pub use filters::{FilterError, Filters};
+pub use filters::{FilterError, Filters, Inclusion};
 pub use frame_sink::FrameSink;
+pub use glob::Matcher;
 pub use key::{ContentKey, KeyWriter};
 pub use listing::{ListedEntry, ListedKind, Listing, list};
 pub use recipe::{Recipe, RecipeError};
@@ -67,10 +69,18 @@ pub struct Limits {
     pub max_tarball_bytes: u64,
     /// The most entries in the folder, including those left out. Default 1,000,000.
     pub max_entries: usize,
+    /// The most steps of matching paths with `include`, `exclude` and `.gitattributes`: positions in patterns that a byte of a
+    /// path advances, and bytes of character classes. Default 2,000,000,000: half a minute of one processor.
+    pub max_match_steps: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_file_bytes: 1 << 30, max_tarball_bytes: 4 << 30, max_entries: 1_000_000 }
+        Self {
+            max_file_bytes: 1 << 30,
+            max_tarball_bytes: 4 << 30,
+            max_entries: 1_000_000,
+            max_match_steps: glob::MAX_MATCH_STEPS,
+        }
     }
 }

@@ -7,6 +7,7 @@ use weir_protocol::entry_path;
 
 use super::entry::{Entry, EntryKind};
 use super::filters::{Filters, Inclusion};
+use super::glob::Matcher;
 use super::{KeyWriter, Limits, Selection, TarballError};
 
 /// The longest list of omissions in bytes of JSON, well below the limit of a descriptor.
@@ -77,6 +78,7 @@ struct Level {
 /// its names and leaves it; for others it calls [`Self::file`], [`Self::symlink`] or [`Self::omit`].
 pub struct Walk<'a, F> {
     filters: &'a Filters,
+    matcher: Matcher,
     limits: &'a Limits,
     interrupt: &'a AtomicBool,
     /// The path of the last visit, relative to the folder.
@@ -103,6 +105,7 @@ pub fn walk<C: Contents>(
     let filters = &selection.filters;
     let mut walk = Walk {
         filters,
+        matcher: Matcher::with_steps(limits.max_match_steps),
         limits,
         interrupt,
         path: Vec::new(),
@@ -143,15 +146,16 @@ impl<F> Walk<'_, F> {
     }
 
     /// Visits a counted name in the current directory, and returns whether it is selected. `left_out` is called for names
-    /// that pass the filters: it returns whether the source itself excludes them silently.
+    /// that pass the filters: it returns whether the source itself excludes them silently, and matches its patterns with the
+    /// walk's steps.
     ///
     /// # Errors
-    /// There are too many omissions, or the walk was interrupted.
+    /// There are too many omissions, the patterns take too many steps, or the walk was interrupted.
     pub fn visit(
         &mut self,
         name: &[u8],
         is_directory: bool,
-        left_out: impl FnOnce() -> bool,
+        left_out: impl FnOnce(&mut Matcher) -> bool,
     ) -> Result<bool, TarballError> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(TarballError::Interrupted);
@@ -160,14 +164,18 @@ impl<F> Walk<'_, F> {
             self.levels.last().map_or((Inclusion::Excluded, 0), |level| (level.inclusion, level.path_bytes));
         self.path.truncate(path_bytes);
         self.path.extend_from_slice(name);
-        self.inclusion = self.filters.descend(above, &self.path, is_directory);
+        self.inclusion = self.filters.descend(above, &self.path, is_directory, &mut self.matcher);
         let selected = match self.inclusion {
             Inclusion::Excluded => false,
             // An include pattern may still match below a directory.
             Inclusion::Undecided => is_directory,
             Inclusion::Included => true,
         };
-        if !selected || left_out() {
+        let is_left_out = !selected || left_out(&mut self.matcher);
+        if self.matcher.is_exhausted() {
+            return Err(TarballError::PatternsTooSlow { limit: self.limits.max_match_steps });
+        }
+        if is_left_out {
             return Ok(false);
         }
         if !entry_path::is_safe_component(name) {
@@ -215,6 +223,7 @@ impl<F> Walk<'_, F> {
         let mut emit = |entry: Entry<P>| (self.emit)(entry.map_file(&file));
         let mut inner = Walk {
             filters: self.filters,
+            matcher: std::mem::take(&mut self.matcher),
             limits: self.limits,
             interrupt: self.interrupt,
             path: std::mem::take(&mut self.path),
@@ -228,8 +237,8 @@ impl<F> Walk<'_, F> {
             emit: &mut emit,
         };
         let result = walk(&mut inner);
-        let Walk { path, levels, counted, bytes, omission_bytes, walked, .. } = inner;
-        (self.path, self.levels, self.walked) = (path, levels, walked);
+        let Walk { path, levels, matcher, counted, bytes, omission_bytes, walked, .. } = inner;
+        (self.path, self.levels, self.matcher, self.walked) = (path, levels, matcher, walked);
         (self.counted, self.bytes, self.omission_bytes) = (counted, bytes, omission_bytes);
         result
     }

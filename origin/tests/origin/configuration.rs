@@ -58,7 +58,7 @@ fn the_example_is_valid() {
     assert!(repository.password_file.as_ref().unwrap().is_absolute());
     assert_eq!(service.followed_ref.to_string(), "main");
     assert_eq!(service.folder.as_str(), "deploy/prod");
-    assert_eq!(config.limits.concurrent_builds, 2);
+    assert_eq!(config.limits.concurrent_builds, 3);
     assert_eq!(config.limits.concurrent_fetches, 8);
 
     let without = EXAMPLE.replace("username = \"ci\"\npassword_file = \"git-password\"\n", "");

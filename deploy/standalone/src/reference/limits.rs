@@ -43,6 +43,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | requests to one host within ten seconds; the metric shows the busiest | `limits.requests_per_minute_per_host` | `burst_requests_per_host` | polls of the host wait |
 | memory of fetches | from `upstreams.max_objects` and `upstreams.max_object` | `fetch_memory_bytes` | fetches wait |
 | builds | `limits.concurrent_builds` | `builds` | they wait |
+| builds of one repository | `limits.concurrent_builds` less 1, at least 1 |  | they wait |
 | deltas that are made at a time | 1 |  | versions wait. Metric: `weir_origin_deltas_waiting` |
 | size of a tarball for which deltas are made | `limits.max_delta_tarball` |  | it has none. Metric: `weir_origin_deltas_total` |
 | versions whose deltas are being published | {origin/src/deltas.rs MAX_PUBLISHING} |  | the next deltas wait |
@@ -103,6 +104,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | deleted services of a repository whose generation is stored | {origin/publish/src/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
 | entries of a folder, with those that are left out; entries of a directory that a symlink leads through | `limits.max_entries` |  | the service is unhealthy |
 | `.gitattributes` of a directory and of those above it, together | {origin/git/src/tree/attributes.rs MAX_BYTES} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
+| steps of matching the paths of a build with `include`, `exclude` and `.gitattributes` | {origin/tarball/src/glob.rs MAX_MATCH_STEPS} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
 | packs of a mirror | {origin/git/src/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |
 
 ## Edge

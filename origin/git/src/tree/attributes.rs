@@ -3,13 +3,14 @@
 //! Git's defaults on Linux apply instead of any configuration, so that equal trees give equal bytes on every machine.
 //! No program is run: filter drivers, `ident`, `export-subst` and `working-tree-encoding` are ignored.
 
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
 
-use gix::attrs::search::{MetadataCollection, Outcome};
-use gix::attrs::{Search, StateRef};
-use gix::bstr::{BStr, ByteSlice};
+use gix::attrs::parse::Kind;
+use gix::attrs::{Assignment, Name, State, StateRef};
+use gix::bstr::ByteSlice;
 use gix::filter::plumbing::eol::{self, AttributesDigest};
-use gix::glob::pattern::Case;
+use gix::glob::Pattern;
+use weir_tarball::Matcher;
 
 /// The name of attribute files.
 pub(super) const FILE_NAME: &[u8] = b".gitattributes";
@@ -56,23 +57,34 @@ impl LineEnds {
 
 /// The attribute files from the root of the tree to the current directory of a walk.
 pub(super) struct Attributes {
-    search: Search,
-    known: MetadataCollection,
-    outcome: Outcome,
-    /// For each entered directory: the bytes of its attribute file, if it has one.
-    levels: Vec<Option<u64>>,
-    /// The sum of `levels`.
+    /// The macros, which only the root's file defines. Their ids follow those of [`NAMES`].
+    macros: Vec<Assignments>,
+    ids: HashMap<String, usize>,
+    /// For each entered directory: its attribute file, if it has one.
+    levels: Vec<Option<Level>>,
+    /// The bytes of all these files.
     bytes: u64,
+}
+
+/// Assigned states by the ids of attributes. The last one of an attribute counts.
+type Assignments = Box<[(usize, State)]>;
+
+/// The attribute file of a directory.
+struct Level {
+    bytes: u64,
+    /// The length of the directory's path, with its slash.
+    directory_bytes: usize,
+    /// The rules on attributes that are known. The last one that matches counts.
+    rules: Vec<(Pattern, Assignments)>,
 }
 
 impl Attributes {
     /// Git's built-in attributes only (the macro `binary`).
-    pub(super) fn new() -> std::io::Result<Self> {
-        let mut known = MetadataCollection::default();
-        let search = Search::new_globals(std::iter::empty::<PathBuf>(), &mut Vec::new(), &mut known)?;
-        let mut attributes = Self { search, known, outcome: Outcome::default(), levels: Vec::new(), bytes: 0 };
-        attributes.outcome.initialize_with_selection(&attributes.known, NAMES);
-        Ok(attributes)
+    pub(super) fn new() -> Self {
+        let ids = NAMES.iter().enumerate().map(|(id, name)| ((*name).to_owned(), id)).collect();
+        let mut attributes = Self { macros: Vec::new(), ids, levels: Vec::new(), bytes: 0 };
+        attributes.define_macros(b"[attr]binary -diff -merge -text");
+        attributes
     }
 
     /// Whether a file of so many bytes exceeds the limit, together with those above it.
@@ -82,55 +94,100 @@ impl Attributes {
 
     /// Enters a directory of the tree with the contents of its `.gitattributes`, if any. `directory` has no slash at
     /// its end and is empty for the root. Only the root's file may define macros.
-    pub(super) fn enter(&mut self, directory: &BStr, file: Option<&[u8]>) -> std::io::Result<()> {
-        self.levels.push(file.map(|contents| contents.len() as u64));
-        if let Some(contents) = file {
-            let source = gix::path::from_bstr(directory).map_err(std::io::Error::other)?.join(".gitattributes");
-            let contents = without_long_lines(until_nul(contents));
-            self.search.add_patterns_buffer(
-                &contents,
-                source,
-                Some(Path::new("")),
-                &mut self.known,
-                directory.is_empty(),
-            )?;
-            self.bytes += file.map_or(0, <[u8]>::len) as u64;
-            self.outcome.initialize(&self.known);
-        }
-        Ok(())
+    pub(super) fn enter(&mut self, directory: &[u8], file: Option<&[u8]>) {
+        let level = file.map(|file| {
+            let contents = without_long_lines(until_nul(file));
+            if directory.is_empty() {
+                self.define_macros(&contents);
+            }
+            let rules = lines(&contents).filter_map(|(kind, assignments)| match kind {
+                Kind::Pattern(pattern) => Some((pattern, self.known(&assignments)?)),
+                Kind::Macro(_) => None,
+            });
+            let directory_bytes = directory.len() + usize::from(!directory.is_empty());
+            Level { bytes: file.len() as u64, directory_bytes, rules: rules.collect() }
+        });
+        self.bytes += level.as_ref().map_or(0, |level| level.bytes);
+        self.levels.push(level);
     }
 
     /// Leaves the current directory.
     pub(super) fn leave(&mut self) {
-        if let Some(Some(bytes)) = self.levels.pop() {
-            self.search.pop_pattern_list();
-            self.bytes -= bytes;
-        }
+        self.bytes -= self.levels.pop().flatten().map_or(0, |level| level.bytes);
     }
 
     /// The attributes of a path in the current directory, relative to the root of the tree.
-    pub(super) fn of(&mut self, path: &[u8], is_directory: bool) -> PathAttributes {
-        if self.bytes == 0 {
-            return PathAttributes::default();
+    pub(super) fn of(&self, path: &[u8], is_directory: bool, matcher: &mut Matcher) -> PathAttributes {
+        let mut found: Vec<Option<&State>> = vec![None; NAMES.len() + self.macros.len()];
+        matcher.spend(self.macros.len());
+        for level in self.levels.iter().rev().flatten() {
+            for (pattern, assignments) in level.rules.iter().rev() {
+                if found[..NAMES.len()].iter().all(Option::is_some) {
+                    break;
+                }
+                if matcher.matches(pattern, &path[level.directory_bytes..], is_directory) {
+                    self.assign(assignments, &mut found, matcher);
+                }
+            }
         }
-        self.outcome.reset();
-        self.search.pattern_matching_relative_path(
-            path.as_bstr(),
-            Case::Sensitive,
-            Some(is_directory),
-            &mut self.outcome,
-        );
-        let mut states = [StateRef::Unspecified; NAMES.len()];
-        for (state, found) in states.iter_mut().zip(self.outcome.iter_selected()) {
-            *state = found.assignment.state;
-        }
-        let [export_ignore, text, crlf, eol, filter] = states;
+        let state = |id: usize| found[id].map_or(StateRef::Unspecified, State::as_ref);
         PathAttributes {
-            export_ignore: export_ignore == StateRef::Set,
-            line_ends: line_ends(text, crlf, eol),
-            lfs: is_value(filter, b"lfs"),
+            export_ignore: state(0) == StateRef::Set,
+            line_ends: line_ends(state(1), state(2), state(3)),
+            lfs: is_value(state(4), b"lfs"),
         }
     }
+
+    /// Takes states of attributes that have none yet, and those that macros stand for: each macro once.
+    fn assign<'a>(&'a self, assignments: &'a Assignments, found: &mut [Option<&'a State>], matcher: &mut Matcher) {
+        let mut stack: Vec<&(usize, State)> = assignments.iter().collect();
+        while let Some((id, state)) = stack.pop() {
+            matcher.spend(1);
+            if found[*id].is_some() {
+                continue;
+            }
+            found[*id] = Some(state);
+            if *id >= NAMES.len() && *state == State::Set {
+                stack.extend(&self.macros[id - NAMES.len()]);
+            }
+        }
+    }
+
+    /// Macros may be used above their definition, and the last definition counts.
+    fn define_macros(&mut self, contents: &[u8]) {
+        let defined = lines(contents).filter_map(|(kind, assignments)| match kind {
+            Kind::Macro(name) => Some((name.as_str().to_owned(), assignments)),
+            Kind::Pattern(_) => None,
+        });
+        let defined: Vec<_> = defined.collect();
+        for (name, _) in &defined {
+            let next = self.ids.len();
+            if *self.ids.entry(name.clone()).or_insert(next) == next {
+                self.macros.push(Box::default());
+            }
+        }
+        for (name, assignments) in defined {
+            // An attribute that we read is none.
+            if let Some(at) = self.ids[&name].checked_sub(NAMES.len()) {
+                self.macros[at] = self.known(&assignments).unwrap_or_default();
+            }
+        }
+    }
+
+    /// The assignments of attributes that are known, if there are any.
+    fn known(&self, assignments: &[Assignment]) -> Option<Assignments> {
+        let id = |name: &Name| self.ids.get(name.as_str()).copied();
+        let known: Vec<_> = assignments.iter().filter_map(|each| Some((id(&each.name)?, each.state.clone()))).collect();
+        (!known.is_empty()).then(|| known.into())
+    }
+}
+
+/// The rules and macros of a file. Lines with an error are passed over, as in Git.
+fn lines(contents: &[u8]) -> impl Iterator<Item = (Kind, Vec<Assignment>)> {
+    gix::attrs::parse(contents).flatten().filter_map(|(kind, assignments, _)| {
+        let assignments = assignments.map(|each| each.map(|each| each.to_owned())).collect::<Result<_, _>>();
+        Some((kind, assignments.ok()?))
+    })
 }
 
 fn is_value(state: StateRef<'_>, expected: &[u8]) -> bool {
@@ -175,10 +232,10 @@ mod tests {
     use super::*;
 
     fn at(top: &str, below: Option<&str>, path: &str) -> PathAttributes {
-        let mut attributes = Attributes::new().unwrap();
-        attributes.enter("".into(), Some(top.as_bytes())).unwrap();
-        attributes.enter("dir".into(), below.map(str::as_bytes)).unwrap();
-        attributes.of(path.as_bytes(), path.ends_with('/'))
+        let mut attributes = Attributes::new();
+        attributes.enter(b"", Some(top.as_bytes()));
+        attributes.enter(b"dir", below.map(str::as_bytes));
+        attributes.of(path.as_bytes(), path.ends_with('/'), &mut Matcher::default())
     }
 
     #[test]
@@ -192,16 +249,16 @@ mod tests {
 
     #[test]
     fn attributes_of_a_directory_end_with_it() {
-        let mut attributes = Attributes::new().unwrap();
-        attributes.enter("".into(), None).unwrap();
-        attributes.enter("a".into(), Some(b"* export-ignore")).unwrap();
-        assert!(attributes.of(b"a/x", false).export_ignore);
+        let (mut attributes, mut matcher) = (Attributes::new(), Matcher::default());
+        attributes.enter(b"", None);
+        attributes.enter(b"a", Some(b"* export-ignore"));
+        assert!(attributes.of(b"a/x", false, &mut matcher).export_ignore);
         attributes.leave();
-        attributes.enter("b".into(), Some(b"*.x eol=crlf")).unwrap();
-        assert_eq!(attributes.of(b"b/y", false), PathAttributes::default());
-        assert!(attributes.of(b"b/y.x", false).line_ends.is_some());
+        attributes.enter(b"b", Some(b"*.x eol=crlf"));
+        assert_eq!(attributes.of(b"b/y", false, &mut matcher), PathAttributes::default());
+        assert!(attributes.of(b"b/y.x", false, &mut matcher).line_ends.is_some());
         attributes.leave();
-        assert_eq!(attributes.of(b"x", false), PathAttributes::default());
+        assert_eq!(attributes.of(b"x", false, &mut matcher), PathAttributes::default());
     }
 
     #[test]

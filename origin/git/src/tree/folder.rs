@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use gix::bstr::{BString, ByteSlice};
+use gix::bstr::BString;
 use gix::objs::tree::{EntryKind, EntryMode, EntryRef};
 use gix::prelude::FindExt;
 use gix::{ObjectId, Repository};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
-use weir_tarball::{FolderPath, TarballError};
+use weir_tarball::{FolderPath, Limits, Matcher, TarballError};
 
 use super::attributes::{Attributes, FILE_NAME, MAX_BYTES};
 use crate::commit::Commit;
@@ -37,9 +37,8 @@ pub(super) struct TreeEntry {
 pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> Result<Folder, TarballError> {
     let id = ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| TarballError::object(commit, e))?;
     let tree = Commit::read(&repo.objects, id).map_err(|e| TarballError::object(id, e))?.tree;
-    let attributes = Attributes::new().map_err(|e| TarballError::object(id, e))?;
-    let mut folder = Folder { tree, attributes, attribute_files: Vec::new(), export_ignored: false };
-    let mut above = String::new();
+    let mut folder = Folder { tree, attributes: Attributes::new(), attribute_files: Vec::new(), export_ignored: false };
+    let (mut above, mut matcher) = (String::new(), Matcher::default());
     for name in path.components() {
         // Large trees above the folder take no memory for their other entries.
         let entries = read_tree(repo, folder.tree, above.as_bytes(), |entry| {
@@ -61,7 +60,10 @@ pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> R
         if let Some(kind) = kind {
             return Err(TarballError::NotAFolder(above, kind));
         }
-        folder.export_ignored |= folder.attributes.of(above.as_bytes(), true).export_ignore;
+        folder.export_ignored |= folder.attributes.of(above.as_bytes(), true, &mut matcher).export_ignore;
+        if matcher.is_exhausted() {
+            return Err(TarballError::PatternsTooSlow { limit: Limits::default().max_match_steps });
+        }
         folder.tree = entry.id;
     }
     Ok(folder)
@@ -95,8 +97,7 @@ pub(super) fn enter_attributes(
         read_blob(repo, entry.id, &mut buffer)?;
         contents = Some(buffer);
     }
-    let io = |e: std::io::Error| TarballError::object("of an attribute file", e);
-    attributes.enter(path.as_bstr(), contents.as_deref()).map_err(io)?;
+    attributes.enter(path, contents.as_deref());
     Ok(file.map(|entry| entry.id))
 }
 

@@ -71,8 +71,8 @@ impl TreeWalk<'_, '_> {
         self.path.extend_from_slice(&entry.name);
         let is_directory = matches!(entry.mode.kind(), EntryKind::Tree | EntryKind::Commit);
         let mut attributes = PathAttributes::default();
-        let selected = self.into.visit(&entry.name, is_directory, || {
-            attributes = self.attributes.of(&self.path, is_directory);
+        let selected = self.into.visit(&entry.name, is_directory, |matcher| {
+            attributes = self.attributes.of(&self.path, is_directory, matcher);
             attributes.export_ignore
         })?;
         if !selected {

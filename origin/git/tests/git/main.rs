@@ -19,6 +19,7 @@ mod mirror_transports;
 mod object_formats;
 mod packs;
 mod pair;
+mod patterns;
 mod prelude;
 mod prepared;
 mod refs;

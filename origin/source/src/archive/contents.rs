@@ -65,7 +65,7 @@ impl Contents for ArchiveTree<'_> {
             into.count()?;
             let name = &path[levels[levels.len() - 1].len()..];
             let name = name.strip_suffix(b"/").unwrap_or(name);
-            let selected = into.visit(name, *kind == EntryKind::Directory, || false)?;
+            let selected = into.visit(name, *kind == EntryKind::Directory, |_| false)?;
             match kind {
                 EntryKind::Directory if selected => {
                     into.enter();
