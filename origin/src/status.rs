@@ -93,6 +93,7 @@ pub(crate) fn state_of_service(
         json!({
             "condition": "unhealthy",
             "waits_for_lfs_since": null,
+            "building_since": null,
             "failure": { "of": "service", "since": null, "step": "document", "reason": refused.reason },
             "seen": null,
             "pinned": null,
@@ -140,7 +141,7 @@ fn repository(worker: &Handle) -> Value {
     };
     json!({
         "phase": phase.as_str(),
-        "building": building,
+        "building": building.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         "progress": match &phase {
             Phase::Fetching { progress: at } | Phase::Polling { progress: at } => progress(at),
             Phase::Idle | Phase::Examining | Phase::Overdue => Value::Null,
@@ -187,12 +188,15 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
     let worker = snapshot.workers.get(&service.repository);
     let condition = service.condition();
     let current = service.current();
-    let lfs = worker.and_then(|worker| worker.state().lfs);
-    let waits = lfs.as_ref().and_then(|lfs| lfs.services.iter().find(|(name, _)| *name == service.name));
+    let state = worker.map(Handle::state);
+    let building = state.as_ref().and_then(|state| state.building.iter().find(|(name, _)| *name == service.name));
+    let lfs = state.as_ref().and_then(|state| state.lfs.as_ref());
+    let waits = lfs.and_then(|lfs| lfs.services.iter().find(|(name, _)| *name == service.name));
     json!({
         "condition": condition.as_str(),
         // Meanwhile the current version is not the one of its ref.
         "waits_for_lfs_since": waits.map(|(_, since)| time(*since)),
+        "building_since": building.map(|(_, since)| time(*since)),
         "failure": match &condition {
             Condition::Unhealthy { since, step, reason } => {
                 json!({ "of": "service", "since": time(*since), "step": step, "reason": reason })

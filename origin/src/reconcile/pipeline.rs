@@ -30,7 +30,7 @@ pub(super) struct Pipeline {
     pub(super) repository: Arc<Repository>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) lfs: Arc<LfsFetches>,
-    /// As many as the origin's builds, so that the services of one repository do not fill the origin's queue.
+    /// One fewer than the origin's builds, so that the services of one repository, however slow, leave one to the others.
     builds: Arc<Semaphore>,
     unpublished: Arc<Semaphore>,
 }
@@ -39,7 +39,7 @@ impl Pipeline {
     /// `lfs_held_until`: the end of the LFS server's `Retry-After`, which a predecessor received.
     pub(super) fn new(poller: Arc<Poller>, lfs_held_until: Option<Instant>) -> Self {
         let (repository, state) = (poller.repository.clone(), poller.state.clone());
-        let builds = Arc::new(Semaphore::new(repository.context.concurrent_builds));
+        let builds = Arc::new(Semaphore::new((repository.context.concurrent_builds - 1).max(1)));
         let unpublished = Arc::new(Semaphore::new(MAX_UNPUBLISHED));
         Self { repository, state, lfs: Arc::new(LfsFetches::new(poller, lfs_held_until)), builds, unpublished }
     }
@@ -128,7 +128,8 @@ struct Building<'a> {
 
 impl<'a> Building<'a> {
     fn show(state: &'a watch::Sender<RepositoryState>, service: &'a Service) -> Self {
-        state.send_modify(|state| state.building.push(service.name.clone()));
+        let now = SystemTime::now();
+        state.send_modify(|state| state.building.push((service.name.clone(), now)));
         Self { state, service }
     }
 }
@@ -136,7 +137,7 @@ impl<'a> Building<'a> {
 impl Drop for Building<'_> {
     fn drop(&mut self) {
         self.state.send_modify(|state| {
-            let at = state.building.iter().position(|name| *name == self.service.name);
+            let at = state.building.iter().position(|(name, _)| *name == self.service.name);
             at.map(|at| state.building.remove(at));
         });
     }

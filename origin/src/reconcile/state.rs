@@ -21,8 +21,8 @@ pub struct RepositoryState {
     /// Polls since the start whose result was applied to all services, except that LFS objects may still be fetched.
     /// `/status` shows these as `polls`.
     pub applied_polls: u64,
-    /// The services whose tarballs are being built.
-    pub building: Vec<ServiceName>,
+    /// The services whose tarballs are being built, and since when.
+    pub building: Vec<(ServiceName, SystemTime)>,
     /// Failed polls since the last successful one.
     pub consecutive_failures: u32,
     /// When a poll last succeeded.

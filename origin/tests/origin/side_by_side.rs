@@ -58,6 +58,34 @@ async fn goes_on(node: &Node, service: &str, push: impl FnOnce() -> String) {
     assert!(!node.tarball(&descriptor).await.is_empty());
 }
 
+fn is_building(state: &RepositoryState, service: &str) -> bool {
+    state.building.iter().any(|(name, _)| name.as_str() == service)
+}
+
+#[tokio::test]
+async fn slow_builds_of_a_repository_leave_one_to_the_others() {
+    let (home, git, neighbour) = (Home::new(), WithSlowFolder::new(), Upstream::small());
+    git.push("replicas: 1\n");
+    let mut config = home.config(&git.upstream.url());
+    config.limits.concurrent_builds = 2;
+    config.services[0].folder = "slow".parse().unwrap();
+    let second = also(&mut config, "slow-2");
+    (second.folder, second.gzip) = ("slow".parse().unwrap(), true);
+    let other: RepositoryName = "other".parse().unwrap();
+    config.repositories.push(RepositoryConfig::new(other.clone(), neighbour.url()));
+    config.services.push(ServiceConfig::new(other.as_str().parse().unwrap(), other.clone()));
+    let node = home.start(config).await;
+    node.published_of("other", |_| true).await;
+    node.repository(|state| !state.building.is_empty()).await;
+    let commit = neighbour.push("app.yaml", b"replicas: 2\n");
+    assert!(node.running.trigger_poll(&other));
+    node.published_of("other", |descriptor| commit_of(descriptor) == commit).await;
+    let status = node.status().await;
+    let pending = status["services"].as_array().unwrap().iter().filter(|each| each["condition"] == "pending");
+    assert_eq!(pending.count(), 2, "no slow build has ended: {status}");
+    node.running.cut().await;
+}
+
 #[tokio::test]
 async fn a_slow_build_delays_no_other_service_poll_or_rebuild() {
     let (home, git) = (Home::new(), WithSlowFolder::new());
@@ -66,7 +94,7 @@ async fn a_slow_build_delays_no_other_service_poll_or_rebuild() {
     config.services[0].folder = "slow".parse().unwrap();
     (0..OTHERS).for_each(|number| _ = also(&mut config, &format!("s{number}")));
     let node = home.start(config).await;
-    node.repository(|state| state.building.contains(&crate::node::service())).await;
+    node.repository(|state| is_building(state, "shop-prod")).await;
     for number in 0..OTHERS {
         node.published_of(&format!("s{number}"), |_| true).await;
     }
@@ -75,8 +103,12 @@ async fn a_slow_build_delays_no_other_service_poll_or_rebuild() {
     assert!(!node.tarball(&stored).await.is_empty(), "it is rebuilt on demand");
     goes_on(&node, "s0", || git.push("replicas: 2\n")).await;
     let state = node.repository(|_| true).await;
-    assert!(state.building.contains(&crate::node::service()), "the slow one was built before all that: {state:?}");
-    assert_eq!(node.status().await["repositories"][0]["building"][0], "shop-prod");
+    assert!(is_building(&state, "shop-prod"), "the slow one was built before all that: {state:?}");
+    let status = node.status().await;
+    assert_eq!(status["repositories"][0]["building"][0], "shop-prod");
+    let services = status["services"].as_array().unwrap();
+    let since = |name: &str| &services.iter().find(|each| each["name"] == *name).unwrap()["building_since"];
+    assert!(since("shop-prod").is_string() && since("s0").is_null(), "{status}");
     node.running.cut().await;
 }
 
