@@ -401,6 +401,24 @@ async fn a_pause_that_the_storage_demands_holds_only_what_was_requested_there() 
 }
 
 #[tokio::test]
+async fn a_pause_that_the_registry_demands_after_a_success_holds_the_next_poll() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    registry.push_archive(NAME, "a", &[("map.yaml", "a")]);
+    let layer = registry.blob(FLUX_CONTENT, &gzip_tar(&[("map.yaml", "b")]));
+    registry.push(NAME, "b", &registry.artifact(FLUX_CONFIG, std::slice::from_ref(&layer)));
+    let digest: &'static str = layer["digest"].as_str().unwrap().to_owned().leak();
+    registry.set(|it| it.pauses = Some(digest));
+    let node = home.start(config(&home, &registry.url(NAME), &insecure(), &[("a", "a"), ("b", "b")])).await;
+    node.published_of("a", |_| true).await;
+    registry.requests();
+    node.poll().await;
+    let failed = node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
+    assert!(format!("{:?}", failed.health).contains("answered 429"), "{failed:?}");
+    assert_eq!(registry.requests(), [""; 0]);
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn an_artifact_that_takes_too_long_keeps_no_other_from_being_fetched() {
     let (home, registry) = (Home::new(), RegistryServer::start(None));
     let layer = registry.blob(FLUX_CONTENT, &gzip_tar(&[("map.yaml", "slow")]));

@@ -49,6 +49,8 @@ pub(crate) struct RegistryBehavior {
     pub(crate) hides: bool,
     /// Requests with this in their target are never answered.
     pub(crate) stalls: Option<&'static str>,
+    /// Requests with this in their target are answered with 429 and a pause of an hour.
+    pub(crate) pauses: Option<&'static str>,
     /// The tags on a page.
     pub(crate) page: Option<usize>,
     /// The registry that has the blobs.
@@ -208,6 +210,9 @@ impl RegistryServer {
         let none = |status: u16, headers: &str| (status, headers.to_owned(), Vec::new());
         if let Some(status) = behavior.status {
             return none(status, "retry-after: 3600\r\n");
+        }
+        if behavior.pauses.is_some_and(|part| target.contains(part)) {
+            return none(429, "retry-after: 3600\r\n");
         }
         let has = |(user, password): &(String, String)| {
             authorization == Some(&format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))

@@ -8,6 +8,7 @@ mod chosen;
 mod fetch;
 mod listing;
 mod not_fetched;
+mod pause;
 mod signatures;
 mod state;
 mod verify;
@@ -25,6 +26,7 @@ pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
 
 use self::listing::Listing as UpstreamListing;
 use self::not_fetched::NotFetched;
+use self::pause::Pause;
 use self::signatures::Policy;
 use self::state::{Needed, State};
 use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
@@ -41,6 +43,7 @@ pub(crate) struct ArtifactSource {
     tokens: Tokens,
     spools: SpoolStore,
     state: Mutex<State>,
+    pause: Mutex<Pause>,
     shared: Arc<SourceContext>,
 }
 
@@ -49,12 +52,15 @@ impl ArtifactSource {
         let spools = SpoolStore::new(shared.data_dir.artifacts(&config.name, config.url.as_str()));
         let (listing, tokens) =
             (UpstreamListing::new(config, &shared.metrics), Tokens::new(shared.metrics.registry_tokens.clone()));
-        Self { listing, tokens, spools, state: Mutex::default(), shared }
+        Self { listing, tokens, spools, state: Mutex::default(), pause: Mutex::default(), shared }
     }
 
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
         let _active = request.progress.start();
         self.state().poll_started();
+        if let Some(error) = self.pause().take(Instant::now()) {
+            return Err(error.into());
+        }
         let upstream = Upstream::of(request.config, &self.shared.upstreams, self.shared.clocks.clone());
         let session = UpstreamSession::new(&upstream, "list", stop)?;
         let polled = self.poll_with(&session, request);
@@ -101,7 +107,10 @@ impl ArtifactSource {
             match self.process(&client, policy.as_ref(), service, request) {
                 Ok(success) => has_succeeded |= success,
                 // What is new is published first.
-                Err(_) if has_succeeded => break,
+                Err(error) if has_succeeded => {
+                    self.pause().demanded(error, Instant::now());
+                    break;
+                }
                 Err(error) => return Err(error),
             }
             done.fetch_add(1, Ordering::Relaxed);
@@ -258,6 +267,10 @@ impl ArtifactSource {
         drop(state);
         drop(removed);
         failure
+    }
+
+    fn pause(&self) -> MutexGuard<'_, Pause> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
