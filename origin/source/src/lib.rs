@@ -15,6 +15,7 @@ mod config;
 mod context;
 mod cosign;
 mod dispatch;
+mod encoding;
 mod failure;
 mod followed;
 mod git;

@@ -16,10 +16,18 @@ use super::super::{RetryPolicy, ServiceFailure};
 use super::not_fetched::NotFetched;
 use super::signatures::not_as_signed;
 use super::{ArtifactSource, Chosen, Location};
+use crate::encoding;
 use crate::page::{PAGE, is_page};
 
 /// The SHA-256 of an archive that is unpacked now, or why it is not.
 pub(super) type Fetched = Result<Sha256, NotFetched>;
+
+/// What a server says of an archive that it sends.
+#[derive(Default)]
+struct Sent {
+    is_page: bool,
+    encoding: String,
+}
 
 impl ArtifactSource {
     /// Fetches one archive. The outer error ends the poll: nothing else can be fetched either.
@@ -46,11 +54,12 @@ impl ArtifactSource {
             max_file: self.shared.limits.max_file_bytes,
             max_spools: upstream.limits.max_mirror.as_u64(),
         };
-        let mut is_page = false;
+        let mut sent = Sent::default();
         let downloaded = self.spools.temporary().map_err(|error| BodyError::Write(without_path(&error)));
-        let downloaded = downloaded
-            .and_then(|mut file| Ok((self.download(client, chosen, &mut file, progress, &mut is_page)?, file)));
+        let downloaded =
+            downloaded.and_then(|mut file| Ok((self.download(client, chosen, &mut file, progress, &mut sent)?, file)));
         let page = || format!("is not an archive: {PAGE}: check its URL, and whether the server wants a sign-in");
+        let Sent { is_page, encoding } = sent;
         let (sha256, file) = match downloaded {
             Ok(downloaded) => downloaded,
             Err(BodyError::TooLarge) => {
@@ -77,7 +86,7 @@ impl ArtifactSource {
             Err(BodyError::Upstream(error)) => return Ok(Err(NotFetched::by(chosen, "fetch", &error))),
         };
         if let Some(listed) = chosen.blob.sha256.filter(|listed| *listed != sha256) {
-            let reason = if is_page { page() } else { not_as_listed(chosen, &sha256, &listed) };
+            let reason = if is_page { page() } else { not_as_listed(chosen, &sha256, &listed) + &encoding };
             return failed(RetryPolicy::BackOff, &reason);
         }
         if let Some(signed) = signed.filter(|signed| *signed != sha256) {
@@ -89,22 +98,24 @@ impl ArtifactSource {
             Err(ArchiveError::Interrupted) => Err(UpstreamError::Interrupted),
             Err(error) if is_page && error.is_in_archive() => failed(RetryPolicy::BackOff, &page()),
             // With a digest, the same bytes come again.
-            Err(error) if error.is_in_archive() && chosen.blob.sha256.is_some() => failed(RetryPolicy::Never, &error),
-            Err(error) => failed(RetryPolicy::BackOff, &error),
+            Err(error) if error.is_in_archive() && chosen.blob.sha256.is_some() => {
+                failed(RetryPolicy::Never, &format_args!("{error}{encoding}"))
+            }
+            Err(error) => failed(RetryPolicy::BackOff, &format_args!("{error}{encoding}")),
         }
     }
 
-    /// Downloads the archive. `sent_page`: the server says that it is a page.
+    /// Downloads the archive. `sent`: what the server says that it is.
     fn download(
         &self,
         client: &Client<'_>,
         chosen: &Chosen,
         file: &mut File,
         progress: &FetchProgress,
-        sent_page: &mut bool,
+        sent: &mut Sent,
     ) -> Result<Sha256, BodyError> {
         let (response, expected) = self.request(client, &chosen.blob.at).map_err(BodyError::Upstream)?;
-        *sent_page = is_page(&response);
+        *sent = Sent { is_page: is_page(&response), encoding: encoding::unrequested(&response) };
         let sha256 = Body::new(client, response, chosen.blob.bound()).write_to(&mut Shown { file, progress })?;
         if let Some(expected) = expected.filter(|expected| *expected != sha256) {
             let cause = format!("its archive has the digest `{sha256}`, but its manifest says `{expected}`");

@@ -12,6 +12,7 @@ use weir_upstream::{FetchProgress, UpstreamError};
 use super::chart::Chart;
 use super::choice::{Release, Versions};
 use super::index;
+use crate::encoding;
 use crate::page::{PAGE, is_page};
 
 /// The index at the end of its last poll.
@@ -49,6 +50,7 @@ impl HelmIndex {
         let before = known.map(|listed| &listed.validators);
         if let Some((url, response)) = client.get_if_changed(index_url(&client.upstream_url), before)? {
             let (validators, is_page) = (Validators::of(&url, &response), is_page(&response));
+            let encoding = encoding::unrequested(&response);
             let max_index = client.session().upstream.limits.max_index.as_u64();
             let mut body = Body::new(client, response, max_index);
             let mut shown = Shown { body: &mut body, progress };
@@ -60,7 +62,7 @@ impl HelmIndex {
             body.finish().map_err(|error| failure(error, max_index))?;
             let found = read.map_err(|cause| {
                 let page = format!("{PAGE}: check `url`, and whether the server wants a sign-in");
-                UpstreamError::InvalidList { name: "index.yaml", cause: if is_page { page } else { cause } }
+                UpstreamError::InvalidList { name: "index.yaml", cause: if is_page { page } else { cause + &encoding } }
             })?;
             let charts = charts.iter().cloned().zip(found).collect();
             let listed = state.insert(Listed { validators, url, charts });
@@ -218,6 +220,7 @@ mod tests {
             response("200 OK", "", &format!("{}# {}", index("1.1.0"), "x".repeat(1000))),
             response("200 OK", "", &index("1.1.0")[..80]),
             response("200 OK", "", "<html>\n<body>Sign in</body>"),
+            response("200 OK", "content-encoding: gzip\r\n", "\u{1f}"),
             response("200 OK", "Content-Type: TEXT/html;charset=utf-8\r\n", "<html>\n<body>Sign in</body>"),
             response("404 Not Found", "", ""),
             NOT_MODIFIED.to_owned(),
@@ -235,10 +238,15 @@ mod tests {
             let expected =
                 "the index has more than `[upstreams] max_index` = 1000 bytes: raise it, or use a smaller repository";
             assert_eq!(list(), Err(("list", "limit", expected.to_owned())));
-            for _ in 0..2 {
+            for encoded in [false, false, true] {
                 let (step, kind, reason) = list().unwrap_err();
                 assert_eq!((step, kind), ("list", "protocol"));
                 assert!(reason.starts_with("`index.yaml` cannot be read: line "), "{reason}");
+                assert_eq!(
+                    reason.contains("sent `Content-Encoding: gzip`, which was not requested"),
+                    encoded,
+                    "{reason}"
+                );
             }
             let (_, _, reason) = list().unwrap_err();
             assert!(

@@ -10,6 +10,13 @@ use weir_upstream::shown;
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
 
+/// The types of manifests that no program writes any more.
+const WITHDRAWN: [&str; 3] = [
+    "application/vnd.oci.artifact.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v1+prettyjws",
+];
+
 /// The most characters of a digest, of a media type, and of an error of the parser, in a message.
 const MAX_SHOWN: usize = 200;
 
@@ -105,6 +112,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Document, String> {
         Shape { manifests: Some(_), layers: Some(_), .. } => Err("it has both layers and manifests".to_owned()),
         Shape { manifests: Some(_), .. } => serde_json::from_slice(bytes).map(Document::Index).map_err(invalid),
         Shape { layers: Some(_), .. } => serde_json::from_slice(bytes).map(Document::Manifest).map_err(invalid),
+        Shape { media_type: Some(media_type), .. } if WITHDRAWN.contains(&&*media_type) => {
+            Err(format!("it is `{media_type}`, which was withdrawn: push it again, with a newer program"))
+        }
         Shape { media_type, .. } => {
             let media_type = shown(&media_type.unwrap_or_default(), MAX_SHOWN);
             Err(format!("it is `{media_type}`, which is not an artifact"))
@@ -145,7 +155,11 @@ mod tests {
             (&both, "both layers and manifests"),
             (
                 r#"{"mediaType":"application/vnd.docker.distribution.manifest.v1+json","fsLayers":[]}"#,
-                "manifest.v1+json`, which is not an artifact",
+                "manifest.v1+json`, which was withdrawn: push it again",
+            ),
+            (
+                r#"{"mediaType":"application/vnd.oci.artifact.manifest.v1+json","blobs":[]}"#,
+                "artifact.manifest.v1+json`, which was withdrawn: push it again",
             ),
             ("{}", "it is ``, which is not an artifact"),
         ] {

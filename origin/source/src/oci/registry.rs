@@ -12,6 +12,7 @@ use super::error::{RegistryError, of_body};
 use super::manifest::{self, Descriptor, Document, parse_digest};
 use super::token::Tokens;
 use super::{OciName, link};
+use crate::encoding;
 
 /// The largest manifest, and the least bound of a page of tags.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
@@ -118,8 +119,10 @@ impl<'a> Registry<'a> {
     }
 
     fn read_manifest(&self, response: Response) -> Result<Resolved, RegistryError> {
+        let encoding = encoding::unrequested(&response);
         let (bytes, digest) = self.read(response, MAX_MANIFEST_BYTES)?;
-        let document = manifest::parse(&bytes).map_err(|why| format!("has a manifest that cannot be used: {why}"));
+        let document = manifest::parse(&bytes);
+        let document = document.map_err(|why| format!("has a manifest that cannot be used: {why}{encoding}"));
         Ok(Resolved { digest, document })
     }
 
@@ -127,9 +130,10 @@ impl<'a> Registry<'a> {
     pub(crate) fn manifest(&self, name: &OciName, digest: &Sha256) -> Result<Contents, RegistryError> {
         let resolved = self.manifest_by_tag(name, &format!("sha256:{digest}"))?;
         if resolved.digest != *digest {
-            let other = resolved.digest;
+            let (other, invalid) = (resolved.digest, resolved.document.err());
+            let invalid = invalid.map(|reason| format!(", which {reason}")).unwrap_or_default();
             return Err(unusable(format!(
-                "has the manifest `sha256:{digest}`, but the registry sends one with the digest `sha256:{other}`"
+                "has the manifest `sha256:{digest}`, but the registry sends one with the digest `sha256:{other}`{invalid}"
             )));
         }
         Ok(resolved.document)

@@ -92,7 +92,7 @@ pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Res
                 }
                 _ => {
                     return Err(format!(
-                        "has {} layers of the media type `{media_type}`: only one can be followed",
+                        "has {} layers of the media type `{media_type}`, of which only one can be followed: push one, with all files",
                         fitting.len()
                     ));
                 }
@@ -103,6 +103,9 @@ pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Res
                 return Err(format!("is a container image{types}: set `layer.media_type` to follow one of its layers"));
             }
             [layer] => layer,
+            [first, ..] if layers.iter().all(|layer| layer.media_type == first.media_type) => {
+                return Err(format!("has {} layers of one media type{types}: push one, with all files", layers.len()));
+            }
             _ => return Err(format!("has {} layers{types}: set `layer.media_type`", layers.len())),
         },
     };
@@ -241,10 +244,21 @@ mod tests {
         for (config, layers, media_type, reason) in [
             (flux, &["a", "b"][..], None, "has 2 layers (a, b): set `layer.media_type`"),
             (flux, &["a", "b"], Some("c"), "has no layer of the media type `c` (a, b): change"),
-            (flux, &["a", "a"], Some("a"), "has 2 layers of the media type `a`: only one"),
+            (
+                flux,
+                &["a", "a"],
+                Some("a"),
+                "has 2 layers of the media type `a`, of which only one can be followed: push one",
+            ),
             (flux, &[EMPTY], None, "has no layers"),
             (image, &["a"], None, "is a container image (a): set `layer.media_type`"),
-            (flux, &["a"; 10], None, "has 10 layers (a, a, a, a, a, a, a, a, …): set"),
+            (flux, &["a", "a"], None, "has 2 layers of one media type (a, a): push one, with all files"),
+            (
+                flux,
+                &["a", "a", "b", "a", "a", "a", "a", "a", "a"],
+                None,
+                "has 9 layers (a, a, b, a, a, a, a, a, …): set",
+            ),
         ] {
             let error = choose(config, layers, media_type).unwrap_err();
             assert!(error.starts_with(reason), "{error}");

@@ -339,3 +339,22 @@ fn what_a_registry_reports_is_shown() {
         assert!(shown.ends_with("receives no credentials; the server reports: expired"), "{shown}");
     });
 }
+
+#[test]
+fn an_encoding_that_was_not_requested_is_named_where_it_harms() {
+    let encoded = |body: &str| response("200 OK", "content-encoding: br\r\n", body);
+    let named =
+        "; the server, or a proxy before it, sent `Content-Encoding: br`, which was not requested: turn that off";
+    with_registry(10, vec![encoded("?"), encoded(r#"{"tags":["a"]}"#)], |registry, name, _| {
+        assert!(message(registry.tags(name)).ends_with(named));
+        assert_eq!(registry.tags(name).unwrap(), ["a"], "a label alone");
+    });
+    let digest = Sha256::of(MANIFEST.as_bytes());
+    with_registry(10, vec![encoded("?"), encoded(MANIFEST)], |registry, name, _| {
+        assert!(message(registry.manifest(name, &digest)).ends_with(named));
+        registry.manifest(name, &digest).unwrap().unwrap();
+    });
+    with_registry(10, vec![demands("/token"), encoded("?")], |registry, name, _| {
+        assert!(message(registry.resolve(name, "v1")).ends_with(named));
+    });
+}
