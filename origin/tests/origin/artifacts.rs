@@ -316,6 +316,7 @@ async fn what_is_no_artifact_is_refused_and_stops_no_other_service() {
     let services: Vec<_> = services.iter().map(|name| (*name, *name)).collect();
     let mut config = config(&home, &registry.url(NAME), &insecure(), &services);
     config.upstreams.max_artifact = bytesize::ByteSize::mib(1);
+    registry.set(|it| it.encoding = Some("gzip"));
     let node = home.start(config).await;
     node.published_of("good", |_| true).await;
     for (service, reason) in [
@@ -336,6 +337,10 @@ async fn what_is_no_artifact_is_refused_and_stops_no_other_service() {
         let shown = failure(&node, service).await;
         assert!(shown.contains(reason), "{shown} / {reason}");
     }
+    for service in ["stale", "text"] {
+        let shown = failure(&node, service).await;
+        assert!(shown.contains("; the server, or a proxy before it, sent `Content-Encoding: gzip`"), "{shown}");
+    }
     let state = node.repository(|state| state.applied_polls > 0).await;
     assert!(matches!(state.health, Health::Healthy { .. }), "{state:?}");
     node.stop().await;
@@ -346,7 +351,7 @@ async fn a_platform_and_a_layer_are_chosen_and_a_file_is_copied() {
     let (home, registry) = (Home::new(), RegistryServer::start(None));
     let image = |contents: &str| {
         let mut policy = registry.blob("application/json", contents.as_bytes());
-        policy["annotations"] = json!({ "org.opencontainers.image.title": "policy.json" });
+        policy["annotations"] = json!({ "org.opencontainers.image.title": "opa/policy.json" });
         let layers = [registry.blob("application/vnd.provenance", b"x"), policy];
         let pushed = registry.artifact("application/vnd.oci.image.config.v1+json", &layers);
         registry.push(NAME, &format!("only-{}", contents.len()), &pushed)
@@ -363,7 +368,7 @@ async fn a_platform_and_a_layer_are_chosen_and_a_file_is_copied() {
     let published = node.published_of("shop", |_| true).await;
     assert_eq!(revision(&published), format!("oci:{}", arm64["digest"].as_str().unwrap()));
     let tarball = node.tarball(&published).await;
-    assert_eq!(names(&tarball), ["policy.json"]);
+    assert_eq!(names(&tarball), ["opa/", "opa/policy.json"]);
     assert!(tarball.windows(3).any(|bytes| bytes == b"{ }"));
     registry.requests();
     node.poll().await;
@@ -376,7 +381,7 @@ async fn a_platform_and_a_layer_are_chosen_and_a_file_is_copied() {
     let failed = node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
     assert!(format!("{:?}", failed.health).contains("answered 429"), "{failed:?}");
     assert_eq!(registry.requests().len(), 1);
-    assert_eq!(names(&node.tarball(&published).await), ["policy.json"]);
+    assert_eq!(names(&node.tarball(&published).await), ["opa/", "opa/policy.json"]);
     node.stop().await;
 }
 

@@ -51,6 +51,8 @@ pub(crate) struct RegistryBehavior {
     pub(crate) stalls: Option<&'static str>,
     /// Requests with this in their target are answered with 429 and a pause of an hour.
     pub(crate) pauses: Option<&'static str>,
+    /// The label of blobs, which are as they are.
+    pub(crate) encoding: Option<&'static str>,
     /// The tags on a page.
     pub(crate) page: Option<usize>,
     /// The registry that has the blobs.
@@ -289,7 +291,11 @@ impl RegistryServer {
             _ => None,
         };
         match found {
-            Some(body) => (200, format!("docker-content-digest: sha256:{}\r\n", Sha256::of(&body)), body),
+            Some(body) => {
+                let label = behavior.encoding.filter(|_| kind == "/blobs/");
+                let label = label.map(|label| format!("content-encoding: {label}\r\n")).unwrap_or_default();
+                (200, format!("docker-content-digest: sha256:{}\r\n{label}", Sha256::of(&body)), body)
+            }
             None => none(404, ""),
         }
     }

@@ -26,5 +26,5 @@ pub(crate) use error::ArchiveError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_archive;
 pub(crate) use index::SpooledFile;
-pub(crate) use layout::{Component, Layout};
+pub(crate) use layout::{FilePath, Layout};
 pub(crate) use store::{Spool, SpoolStore};

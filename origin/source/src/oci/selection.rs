@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use weir_protocol::digest::Sha256;
 use weir_upstream::{LayerOperation, LayerSelector, PlatformName, shown};
 
-use super::super::archive::{Component, Layout};
+use super::super::archive::{FilePath, Layout};
 use super::manifest::{Descriptor, Index, Manifest, Platform};
 
 /// The most names in a message, and the most characters of each.
@@ -115,11 +115,11 @@ pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Res
         LayerOperation::Extract => Layout::AsIs,
         LayerOperation::Copy => {
             let Some(title) = chosen.annotations.get(TITLE) else {
-                return Err(format!("has a layer without the annotation `{TITLE}`, which is the name of its file"));
+                return Err(format!("has a layer without the annotation `{TITLE}`, which is the path of its file"));
             };
-            let name = Component::new(title).ok_or_else(|| {
+            let name = FilePath::new(title).ok_or_else(|| {
                 let title = shown(title, MAX_CHARS);
-                format!("has a layer with the title `{title}`, which cannot be the name of a file")
+                format!("has a layer with the title `{title}`, which cannot be the path of a file")
             })?;
             Layout::OneFile(name)
         }
@@ -270,13 +270,14 @@ mod tests {
         let copy = LayerSelector { media_type: None, operation: LayerOperation::Copy };
         let choose =
             |title: Option<&str>| choose_layer(&manifest("c", &[("a", title)]), &copy).map(|layer| layer.layout);
-        assert_eq!(choose(Some("policy.json")), Ok(Layout::OneFile(Component::new("policy.json").unwrap())));
+        assert_eq!(choose(Some("policy.json")), Ok(Layout::OneFile(FilePath::new("policy.json").unwrap())));
         assert!(choose(None).unwrap_err().contains("without the annotation `org.opencontainers.image.title`"));
         let hostile = format!("\u{1b}[31m/{}", "x".repeat(1000));
         let error = choose(Some(&hostile)).unwrap_err();
         assert!(error.contains("[31m/xxx") && error.len() < 300 && !error.contains('\u{1b}'), "{error}");
-        for title in ["../x", "a/b", "", "."] {
-            assert!(choose(Some(title)).unwrap_err().contains("cannot be the name of a file"), "{title}");
+        assert_eq!(choose(Some("app/deploy.yaml")), Ok(Layout::OneFile(FilePath::new("app/deploy.yaml").unwrap())));
+        for title in ["../x", "/x", "", "."] {
+            assert!(choose(Some(title)).unwrap_err().contains("cannot be the path of a file"), "{title}");
         }
     }
 }

@@ -24,7 +24,7 @@ fn each_bound_is_named() {
     let linked = tar(&[a.clone()].into_iter().chain(links).collect::<Vec<_>>());
     let reason = over(&linked, &Bounds { max_unpacked: 70_000, ..BOUNDS });
     assert!(reason.contains("`[upstreams] max_unpacked` = 70000 bytes"), "{reason}");
-    let name = Layout::OneFile(super::super::Component::new("app.wasm").unwrap());
+    let name = Layout::OneFile(super::super::FilePath::new("app.wasm").unwrap());
     assert!(unpacked(&a, &name, &Bounds { max_file: a.len() as u64, ..BOUNDS }).is_ok());
     let reason = unpacked(&a, &name, &Bounds { max_file: 100, ..BOUNDS }).unwrap_err().to_string();
     assert!(reason.contains("`app.wasm`"), "{reason}");

@@ -14,7 +14,7 @@ use weir_protocol::digest::{ObjectDigest, Sha256};
 use weir_tarball::{BuildContext, Built, Contents, Filters, FrameSink, Limits, Selection, TarballError};
 
 use super::*;
-use crate::archive::{Component, SpoolStore};
+use crate::archive::{FilePath, SpoolStore};
 
 #[test]
 fn records_hard_links_and_old_directories_are_read() {
@@ -41,9 +41,13 @@ fn records_hard_links_and_old_directories_are_read() {
     for compressed in [gzip(&archive), several, zstd(&archive, 20)] {
         assert_eq!(lines(&compressed, &Layout::StripTop), expected);
     }
-    let one = Layout::OneFile(Component::new("app.tgz").unwrap());
+    let one = Layout::OneFile(FilePath::new("app.tgz").unwrap());
     assert_eq!(unpacked(&gzip(&archive), &one, &BOUNDS).unwrap().1, gzip(&archive), "not an archive here");
-    assert!(Component::new("..").is_none() && Component::new("a/b").is_none());
+    let below = Layout::OneFile(FilePath::new("app/deploy.yaml").unwrap());
+    assert_eq!(lines(b"a: 1", &below), ["app/", "app/deploy.yaml = a: 1"]);
+    for path in ["..", "", "/a", "a/", "a//b", "a/../b", "./a", ".git/a"] {
+        assert!(FilePath::new(path).is_none(), "{path}");
+    }
 }
 
 /// Frames by digest.
