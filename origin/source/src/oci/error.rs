@@ -1,9 +1,12 @@
 //! Why a registry did not give what was requested.
 
+use reqwest::Response;
 use weir_upstream::http::BodyError;
 use weir_upstream::{ServerReport, UpstreamError};
 
 use super::OciName;
+use crate::encoding;
+use crate::page::{PAGE, is_page};
 
 #[derive(Debug)]
 pub(crate) enum RegistryError {
@@ -87,6 +90,11 @@ pub(crate) fn denied(name: &OciName, report: &ServerReport) -> String {
         "the registry refuses access to `{name}`, or has no such repository: check `url`, and the credentials (`username`, \
          `password_file`, `token_file`){report}"
     )
+}
+
+/// The end of a message about a response that cannot be read, if the server says that it is something else.
+pub(super) fn sent_instead(response: &Response) -> String {
+    if is_page(response) { format!("; {PAGE}") } else { encoding::unrequested(response) }
 }
 
 /// The error of a body of at most `max_bytes` in memory.

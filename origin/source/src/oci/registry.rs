@@ -8,11 +8,10 @@ use weir_protocol::digest::Sha256;
 use weir_upstream::http::{Body, Client, follow_redirects, same_host, same_origin};
 use weir_upstream::{Server, UpstreamError};
 
-use super::error::{RegistryError, of_body};
+use super::error::{RegistryError, of_body, sent_instead};
 use super::manifest::{self, Descriptor, Document, parse_digest};
 use super::token::Tokens;
 use super::{OciName, link};
-use crate::encoding;
 
 /// The largest manifest, and the least bound of a page of tags.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
@@ -119,10 +118,10 @@ impl<'a> Registry<'a> {
     }
 
     fn read_manifest(&self, response: Response) -> Result<Resolved, RegistryError> {
-        let encoding = encoding::unrequested(&response);
+        let instead = sent_instead(&response);
         let (bytes, digest) = self.read(response, MAX_MANIFEST_BYTES)?;
         let document = manifest::parse(&bytes);
-        let document = document.map_err(|why| format!("has a manifest that cannot be used: {why}{encoding}"));
+        let document = document.map_err(|why| format!("has a manifest that cannot be used: {why}{instead}"));
         Ok(Resolved { digest, document })
     }
 

@@ -9,10 +9,9 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use weir_protocol::digest::Sha256;
 use weir_upstream::{UpstreamError, shown};
 
-use super::error::RegistryError;
+use super::error::{RegistryError, sent_instead};
 use super::registry::{MAX_MANIFEST_BYTES, Registry, is_tag};
 use super::{OciName, link};
-use crate::encoding;
 
 /// The greatest bound of a page: it is in memory.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
@@ -110,7 +109,7 @@ impl Registry<'_> {
     fn page_of_tags(&self, response: Response) -> Result<Tags, RegistryError> {
         let max_tags = self.max_tags();
         let max_page = (MAX_BYTES_PER_TAG * max_tags as u64).clamp(MAX_MANIFEST_BYTES, MAX_PAGE_BYTES);
-        let encoding = encoding::unrequested(&response);
+        let instead = sent_instead(&response);
         let (bytes, _) = self.read(response, max_page).map_err(|error| match error {
             RegistryError::Unusable(reason) => invalid(format!(
                 "a page {reason}, the bound with `[upstreams] max_tags` = {max_tags}: raise it, or follow a tag instead of \
@@ -118,8 +117,8 @@ impl Registry<'_> {
             )),
             error => error,
         })?;
-        let page: Page = serde_json::from_slice(&bytes)
-            .map_err(|error| invalid(shown(&error.to_string(), MAX_SHOWN) + &encoding))?;
+        let page: Page =
+            serde_json::from_slice(&bytes).map_err(|error| invalid(shown(&error.to_string(), MAX_SHOWN) + &instead))?;
         Ok(page.tags.unwrap_or_default())
     }
 }

@@ -358,3 +358,17 @@ fn an_encoding_that_was_not_requested_is_named_where_it_harms() {
         assert!(message(registry.resolve(name, "v1")).ends_with(named));
     });
 }
+
+#[test]
+fn a_page_instead_of_a_list_or_a_manifest_is_called_one() {
+    let page = response("200 OK", "content-type: text/html; charset=utf-8\r\n", "<html>Sign in</html>");
+    let named = "; the server sent a page (`text/html`)";
+    with_registry(10, vec![page.clone(); 2], |registry, name, _| {
+        let shown = [message(registry.tags(name)), message(registry.manifest(name, &Sha256::of(b"x")))];
+        assert!(shown.iter().all(|shown| shown.ends_with(named)), "{shown:?}");
+    });
+    with_registry(10, vec![demands("/token"), page], |registry, name, _| {
+        let shown = message(registry.resolve(name, "v1"));
+        assert!(shown.ends_with(named), "{shown}");
+    });
+}

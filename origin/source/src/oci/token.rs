@@ -17,7 +17,7 @@ use weir_upstream::{Scheme, UpstreamError};
 
 use super::OciName;
 use super::challenge::TokenService;
-use crate::encoding;
+use super::error::sent_instead;
 
 /// The largest answer of a token service.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
@@ -156,13 +156,13 @@ impl Tokens {
                 });
             }
         }
-        let (mut bytes, encoding) = (Vec::new(), encoding::unrequested(&response));
+        let (mut bytes, instead) = (Vec::new(), sent_instead(&response));
         Body::new(client, response, MAX_ANSWER_BYTES).write_to(&mut bytes).map_err(|error| match error {
             BodyError::Upstream(error) => error,
             BodyError::TooLarge => failed(format!("answers with more than {MAX_ANSWER_BYTES} bytes")),
             BodyError::Write(error) => failed(format!("cannot be read: {error}")),
         })?;
-        let granted = parse(&bytes).ok_or_else(|| failed(format!("answers without a token{encoding}")))?;
+        let granted = parse(&bytes).ok_or_else(|| failed(format!("answers without a token{instead}")))?;
         self.issued.inc();
         Ok(granted)
     }
