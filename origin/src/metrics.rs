@@ -29,6 +29,10 @@ metric_families! {
         /// what seems to be a higher version of a chart or artifact, but cannot be followed; `/status` names the first 20. The
         /// repository is unhealthy only if a service follows one of them.
         pub(crate) refs_left_out: IntGaugeVec = "weir_origin_refs_left_out" { repository };
+        /// Older revisions that a poll found. `held`: they wait for further polls; often, if a copy of the upstream lags.
+        /// `published`: further polls, a refresh or a webhook confirmed them.
+        pub(crate) step_backs: IntCounterVec = "weir_origin_step_backs_total"
+            { repository, result: STEP_BACK_RESULTS };
         /// When the repository was last polled with success, in Unix seconds.
         pub(crate) last_success: GaugeVec = "weir_origin_repository_last_success_timestamp_seconds" { repository };
         /// Mirrors that were damaged, set aside and cloned again. Above 0: check the disk.
@@ -144,6 +148,9 @@ impl std::ops::Deref for Metrics {
     }
 }
 
+/// What became of older revisions.
+const STEP_BACK_RESULTS: [&str; 2] = ["held", "published"];
+
 /// Results of polls.
 const POLL_RESULTS: [&str; 4] = ["changed", "unchanged", "failed", "timeout"];
 
@@ -160,6 +167,9 @@ impl Metrics {
         for result in POLL_RESULTS {
             self.polls.with_label_values(&[name, result]);
         }
+        for result in STEP_BACK_RESULTS {
+            self.step_backs.with_label_values(&[name, result]);
+        }
         self.source.expect_repository(name);
         self.mirrors_set_aside.with_label_values(&[name]);
     }
@@ -169,6 +179,9 @@ impl Metrics {
         // A missing series is no error.
         for result in POLL_RESULTS {
             let _ = self.polls.remove_label_values(&[name, result]);
+        }
+        for result in STEP_BACK_RESULTS {
+            let _ = self.step_backs.remove_label_values(&[name, result]);
         }
         let _ = self.repository_healthy.remove_label_values(&[name]);
         let _ = self.refs_left_out.remove_label_values(&[name]);

@@ -95,6 +95,7 @@ pub(crate) fn state_of_service(
             "waits_for_lfs_since": null,
             "building_since": null,
             "failure": { "of": "service", "since": null, "step": "document", "reason": refused.reason },
+            "stepping_back": null,
             "seen": null,
             "pinned": null,
             "published": null,
@@ -133,6 +134,7 @@ fn repository(worker: &Handle) -> Value {
         waits_for,
         lfs,
         left_out,
+        stepping_back: _,
     } = worker.state();
     let (health, since, failure) = match health {
         Health::Unknown => ("unknown", None, None),
@@ -192,6 +194,7 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
     let building = state.as_ref().and_then(|state| state.building.iter().find(|(name, _)| *name == service.name));
     let lfs = state.as_ref().and_then(|state| state.lfs.as_ref());
     let waits = lfs.and_then(|lfs| lfs.services.iter().find(|(name, _)| *name == service.name));
+    let mut stepping_back = state.iter().flat_map(|state| state.stepping_back.iter());
     json!({
         "condition": condition.as_str(),
         // Meanwhile the current version is not the one of its ref.
@@ -215,6 +218,13 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
                 }).unwrap_or(Value::Null)
             }
         },
+        "stepping_back": stepping_back.find(|each| each.service == service.name).map(|each| json!({
+            "revision_id": each.revision_id,
+            "version": each.version,
+            "reason": each.reason,
+            "since": time(each.since),
+            "until": time(each.until),
+        })),
         "seen": worker.and_then(|worker| worker.revision(&service.followed.to_string())).map(|seen| {
             let unreachable = (!seen.upstream.reachable).then(|| time(seen.upstream.since));
             json!({

@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
         now: SystemTime,
     ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
         let BuiltContent { candidate, content, recipe } = built;
-        let Candidate { service, revision, version, parts, key } = candidate;
+        let Candidate { service, revision, version, parts, key, stepped_back, .. } = candidate;
         if service.is_withdrawn() {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
@@ -174,7 +174,7 @@ impl<'a> Draft<'a> {
             }
             Decision::Publish(fields) => {
                 let descriptor = self.sign(fields)?;
-                let version = StoredVersion::new(&descriptor, key, recipe, Why::Followed, None);
+                let version = StoredVersion::new(&descriptor, key, recipe, stepped_back.into(), None);
                 self.replace_current(row, &descriptor, version, now);
                 Ok((Outcome::Published, vec![show(Change::Published(descriptor))]))
             }

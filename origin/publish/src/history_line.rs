@@ -11,6 +11,7 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
+use weir_source::StepBack;
 
 const LAST_SECOND: u64 = 253_402_300_799;
 
@@ -20,12 +21,29 @@ const LAST_SECOND: u64 = 253_402_300_799;
 pub enum Why {
     /// The ref moved to its commit.
     Followed,
+    /// The ref moved back to it, and every poll for `step_back_after` confirmed that.
+    SteppedBack,
+    /// The ref moved back to it, and an operator's refresh found that.
+    Refreshed,
+    /// The ref moved back to it, as a webhook said.
+    NamedByWebhook,
     /// An operator rolled back to it.
     RolledBack,
     /// The operator raised the floor of generations above the old one.
     FloorRaised,
     /// The clock was ahead, and the operator lowered the generations to it.
     Lowered,
+}
+
+impl From<Option<StepBack>> for Why {
+    fn from(stepped_back: Option<StepBack>) -> Self {
+        match stepped_back {
+            None => Self::Followed,
+            Some(StepBack::Polls) => Self::SteppedBack,
+            Some(StepBack::Refresh) => Self::Refreshed,
+            Some(StepBack::Webhook) => Self::NamedByWebhook,
+        }
+    }
 }
 
 /// A time between 1970 and 9999, cut to whole seconds; RFC 3339 in JSON.

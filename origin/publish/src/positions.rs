@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
@@ -34,6 +35,8 @@ struct Published {
     line: usize,
     /// The line of the first publication of the tip whose content it carries. `None`: it is older than what was read.
     position: Option<usize>,
+    /// Whether the service followed its ref to it.
+    is_followed: bool,
     generation: Generation,
     digest: TarballDigest,
     names: Names,
@@ -44,8 +47,8 @@ struct Published {
 struct Names {
     revision: RevisionId,
     version: Option<SourceVersion>,
-    /// Of a composed service: those of its parts.
-    parts: Vec<RevisionId>,
+    /// Of a composed service: those of its parts, by their folders.
+    parts: Vec<(String, RevisionId)>,
 }
 
 /// Where a revision is among the publications of a service.
@@ -53,6 +56,19 @@ struct Names {
 pub struct Threshold<'a> {
     published: &'a [Published],
     position: usize,
+}
+
+/// A revision that a service may follow now.
+#[derive(Debug, Clone, Copy)]
+pub struct PastQuery<'a> {
+    /// The service.
+    pub service: &'a ServiceName,
+    /// The ref that it follows.
+    pub followed_ref: &'a str,
+    /// The revision.
+    pub revision: &'a RevisionId,
+    /// What that is composed of.
+    pub parts: &'a [Part],
 }
 
 impl Positions {
@@ -75,16 +91,44 @@ impl Positions {
             LineEvent::Unpinned { .. } => return self.pins.entry(service).or_default().push((self.lines, false)),
         };
         let all = self.services.entry(service).or_default();
-        let parts = parts.into_iter().map(|part| part.revision_id).collect();
+        let parts = parts.into_iter().map(|part| (part.to, part.revision_id)).collect();
         let names = Names { revision: id, version, parts };
+        let is_followed = !matches!(why, Why::RolledBack | Why::FloorRaised | Why::Lowered);
         let position = match why {
             // The same tip again: of another definition of the service, or because the ref went back to it.
-            Why::Followed => all.iter().rev().find(|it| it.names == names).map_or(Some(self.lines), |it| it.position),
+            Why::Followed | Why::SteppedBack | Why::Refreshed | Why::NamedByWebhook => {
+                all.iter().rev().find(|it| it.names == names).map_or(Some(self.lines), |it| it.position)
+            }
             Why::RolledBack | Why::FloorRaised | Why::Lowered => {
                 all.iter().rev().find(|it| it.digest == digest).and_then(|it| it.position)
             }
         };
-        all.push(Published { line: self.lines, position, generation, digest, names });
+        all.push(Published { line: self.lines, position, is_followed, generation, digest, names });
+    }
+
+    /// Of these revisions of services, each with those of its parts by their folders, the ones that the services followed
+    /// before the last one.
+    pub fn past<'a>(&self, all: impl IntoIterator<Item = PastQuery<'a>>) -> Vec<bool> {
+        let (mut last_seen, mut newest) = (HashMap::new(), HashMap::new());
+        for (line, tip) in &self.tips {
+            last_seen.insert((tip.tip.as_str(), &tip.revision_id), *line);
+            newest.insert(tip.tip.as_str(), *line);
+        }
+        let is_past = |PastQuery { service, followed_ref, revision, parts }: PastQuery<'a>| {
+            let published = self.services.get(service).map_or(&[][..], Vec::as_slice);
+            let followed = || published.iter().rev().filter(|it| it.is_followed);
+            let tip = newest.get(followed_ref).copied();
+            let Some(current) = followed().next().map(|it| it.line).max(tip) else { return false };
+            let own = followed().find(|it| it.names.revision == *revision).map(|it| it.line);
+            let seen = own.max(last_seen.get(&(followed_ref, revision)).copied());
+            let is_past_part = |part: &Part| {
+                let at = || followed().filter_map(|it| it.names.parts.iter().find(|(to, _)| *to == part.to));
+                at().next().is_some_and(|(_, last)| *last != part.revision_id)
+                    && at().any(|(_, revision)| *revision == part.revision_id)
+            };
+            seen.is_some_and(|seen| seen < current) || parts.iter().any(is_past_part)
+        };
+        all.into_iter().map(is_past).collect()
     }
 
     /// Where a revision is: a commit, or a prefix of [`MIN_PREFIX`] digits or more; a version; a revision id. `None`: the
@@ -92,7 +136,8 @@ impl Positions {
     pub fn find(&self, service: &ServiceName, followed_ref: &str, revision: &str) -> Option<Threshold<'_>> {
         let published = self.services.get(service)?.as_slice();
         let of_own = || published.iter().find(|it| it.names.is(revision));
-        let of_part = || published.iter().find(|it| it.names.parts.iter().any(|part| is_called(part, None, revision)));
+        let of_part =
+            || published.iter().find(|it| it.names.parts.iter().any(|(_, part)| is_called(part, None, revision)));
         let of_tip = || {
             let is_it = |tip: &Tip| tip.tip == followed_ref && is_called(&tip.revision_id, None, revision);
             let (line, _) = self.tips.iter().find(|(_, tip)| is_it(tip))?;

@@ -97,6 +97,8 @@ fn candidate(service: &Arc<Service>, number: u64) -> Candidate {
         version: None,
         parts: Vec::new(),
         key: key(number),
+        age: Box::default(),
+        stepped_back: None,
     }
 }
 

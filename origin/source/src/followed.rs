@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use semver::Version;
 use weir_git::revision::Revision;
 use weir_tarball::FolderPath;
-use weir_upstream::SourceKind;
+use weir_upstream::{SourceKind, loose_version, tag_version};
 
 use super::helm::{Chart, ChartName};
 use super::oci::ArtifactRef;
@@ -57,6 +58,16 @@ impl Followed {
         match &self.0 {
             Kind::Git(revision) => revision.may_follow(moved),
             Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => true,
+        }
+    }
+
+    /// The version of a tag or a chart with this name, if a range chooses by it.
+    pub(crate) fn version(&self, name: &str) -> Option<Version> {
+        match &self.0 {
+            Kind::Git(Revision::Version(range)) => range.version(name),
+            Kind::Artifact(ArtifactRef::Range(range)) => range.without_prefix(name).and_then(tag_version),
+            Kind::Chart(_) => loose_version(name),
+            Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
         }
     }
 

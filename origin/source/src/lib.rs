@@ -27,6 +27,7 @@ mod page;
 mod passed_over;
 mod ref_text;
 mod service;
+mod standing;
 mod tree;
 
 #[cfg(feature = "fuzzing")]
@@ -51,4 +52,5 @@ pub use metrics::SourceMetrics;
 pub use oci::fuzz_registry_words;
 pub use ref_text::{RefText, RefTextError};
 pub use service::{Condition, Lost, PartOf, Service, WithoutPin};
+pub use standing::{Admission, Age, StepBack};
 pub use tree::Tree;

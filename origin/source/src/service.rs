@@ -1,17 +1,19 @@
 //! The state of a service in a running origin.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
 use weir_tarball::{FolderPath, Selection};
 use weir_upstream::SourceKind;
 
+use super::standing::{self, Admission, Age, Last, Standing};
 use crate::{Followed, PartConfig, ServiceConfig};
 
 /// A configured service: its definition, current descriptor and condition.
@@ -33,6 +35,7 @@ pub struct Service {
     pub is_refused: bool,
     current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
     condition: Arc<watch::Sender<Condition>>,
+    standing: Mutex<Standing>,
     /// The service was deleted or redefined.
     withdrawn: AtomicBool,
 }
@@ -138,6 +141,7 @@ impl Service {
             is_refused: false,
             current: current.clone(),
             condition: condition.clone(),
+            standing: Mutex::default(),
             withdrawn: AtomicBool::new(false),
         };
         let (home, selection) = (config.home(), config.selection()?);
@@ -172,8 +176,12 @@ impl Service {
         // Withdrawn first, so that its condition is final.
         before.withdraw();
         before.set_aside();
-        let of =
-            |service: Self| Self { current: before.current.clone(), condition: before.condition.clone(), ..service };
+        let of = |service: Self| Self {
+            current: before.current.clone(),
+            condition: before.condition.clone(),
+            standing: Mutex::new(Standing::redefined()),
+            ..service
+        };
         // Nothing else has them yet.
         let parts = self.parts.into_iter().filter_map(Arc::into_inner).map(|part| Arc::new(of(part))).collect();
         of(Self { parts, ..self })
@@ -196,6 +204,64 @@ impl Service {
                 Some(part.filter(|part| part.repository == self.repository)?.revision_id.clone())
             }
         }
+    }
+
+    /// What it followed last: since the start, or when it was published.
+    fn last(&self) -> Option<Last> {
+        self.standing().last.clone().or_else(|| {
+            let (revision, current) = (self.published()?, self.current()?);
+            let of_chart = || revision.as_str().strip_prefix("helm:")?.split("+sha256:").next();
+            let version = current.publication().version.as_ref().map(|version| version.as_str());
+            let version = version.filter(|_| self.part_of.is_none()).or_else(of_chart);
+            let version = version.and_then(|version| self.followed.version(version));
+            Some(Last { version, listed: None, revision })
+        })
+    }
+
+    /// The revision that it followed last. `None`: nothing of its repository is published.
+    pub fn last_revision(&self) -> Option<RevisionId> {
+        Some(self.last()?.revision)
+    }
+
+    /// Why a revision is older than what the service followed last, by its version and the list that has it.
+    pub(crate) fn behind(&self, revision: &RevisionId, age: &Age) -> Option<String> {
+        standing::behind(&self.last()?, revision, age)
+    }
+
+    /// Whether a revision may be published without further polls.
+    pub(crate) fn admit(&self, revision: &RevisionId, parts: &[Part], age: &Age, now: Instant) -> Admission {
+        let own = self.standing().take_request(revision, age, now);
+        let of_parts = self.parts.iter().zip(parts.iter().zip(&age.parts));
+        let of_parts: Vec<_> =
+            of_parts.filter_map(|(part, (at, age))| part.standing().take_request(&at.revision_id, age, now)).collect();
+        let is_redefined = || {
+            let current = self.current();
+            self.standing().last.is_none()
+                && current.is_some_and(|current| current.followed_ref() != self.followed.to_string())
+        };
+        match own.or_else(|| of_parts.first().copied()) {
+            _ if age.behind.is_none() || is_redefined() => Admission::Forward,
+            asked => asked.unwrap_or(Admission::Back),
+        }
+    }
+
+    /// An operator asked for a poll: what it finds is published.
+    pub fn ask_for_poll(&self, now: Instant) {
+        self.standing().ask_for_poll(now);
+    }
+
+    /// Whether a poll that an operator asked for has not ended yet.
+    pub fn awaits_poll(&self) -> bool {
+        self.standing().awaits_poll() || self.parts.iter().any(|part| part.awaits_poll())
+    }
+
+    /// A webhook named a revision of its repository: it is published once it is found.
+    pub fn name_revision(&self, revision: RevisionId, now: Instant) {
+        self.standing().name(revision, now);
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops publications of the service, including those being built.
@@ -289,7 +355,10 @@ impl Service {
                 *condition = Condition::Unhealthy { since, step, reason };
                 true
             }
-            Condition::Pinned { .. } => true,
+            Condition::Pinned { .. } => {
+                self.standing().ask();
+                true
+            }
             other => {
                 *condition = other;
                 false
@@ -309,7 +378,11 @@ impl Service {
     }
 
     /// Records the revision that its ref leads to.
-    pub fn followed(&self, revision: &RevisionId) {
+    pub(crate) fn followed(&self, revision: &RevisionId, parts: &[Part], age: &Age) {
+        self.standing().followed(revision, age);
+        for (part, (at, age)) in self.parts.iter().zip(parts.iter().zip(&age.parts)) {
+            part.standing().followed(&at.revision_id, age);
+        }
         // Checked with the condition locked: once the service is replaced, its successor owns the condition.
         self.condition.send_modify(|condition| match condition {
             _ if self.is_withdrawn() => {}

@@ -130,10 +130,11 @@ impl Webhooks {
                 Err(Problem::new(StatusCode::UNAUTHORIZED, "webhook-refused", "The delivery is refused", detail))
             }
             result => {
-                if let DeliveryResult::TriggerPoll { refs } = &result {
+                if let DeliveryResult::TriggerPoll { refs, revisions } = &result {
                     let first = refs.first().map(|name| name.chars().take(200).collect::<String>());
                     tracing::info!(repository = %name, %provider, refs = refs.len(), first, "a webhook triggers a poll");
                     if let Some(worker) = self.catalog.repository(name) {
+                        worker.expect(refs, revisions);
                         worker.trigger_poll();
                     }
                 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
+use weir_protocol::revision_id::RevisionId;
 use weir_publish::Suspension;
 use weir_source::Service;
 use weir_upstream::RepositoryConfig;
@@ -119,9 +120,22 @@ impl Handle {
         self.repository.signals.poll.notify_one();
     }
 
+    /// A webhook said that refs (all, if none is given) have moved to these revisions: a poll that finds them publishes them.
+    pub(crate) fn expect(&self, refs: &[String], revisions: &[RevisionId]) {
+        let (now, services) = (Instant::now(), self.services.borrow());
+        let may_follow = |service: &Service| refs.is_empty() || refs.iter().any(|it| service.followed.may_follow(it));
+        for service in services.iter().filter(|service| may_follow(service)) {
+            revisions.iter().for_each(|revision| service.name_revision(revision.clone(), now));
+        }
+    }
+
     /// Polls and retries failures as soon as possible, because an operator asked for it.
     pub(crate) fn refresh(&self) {
-        self.repository.signals.reset_back_offs.notify_one();
+        let now = Instant::now();
+        // Of a composed service its parts are followed.
+        let followers = self.services.borrow();
+        followers.iter().filter(|each| each.parts.is_empty()).for_each(|each| each.ask_for_poll(now));
+        self.repository.signals.refresh.notify_one();
         self.trigger_poll();
     }
 

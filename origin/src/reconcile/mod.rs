@@ -2,7 +2,7 @@
 //! `worker`, whose table lists all events; `service_states` is the state machine of services.
 //!
 //! `start` starts a worker, and others use its `handle`. The worker alone composes: it owns `polls` (with `schedule`), `steps`,
-//! `back_offs`, `maintenance`, `rebuild` and `revision_reports` (with `revisions`), none of which knows it. The tasks that these
+//! `back_offs`, `maintenance`, `rebuild`, `step_backs` and `revision_reports` (with `revisions`), none of which knows it. The tasks that these
 //! start: `poll` (with `poll_watchdog` and `poll_permit`), `pipeline` (with `lfs` and `build`) and `bundles`. They share
 //! `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs. `part_sources` joins
 //! the sources of composed services.
@@ -37,6 +37,7 @@ mod service_states;
 mod signals;
 mod start;
 mod state;
+mod step_backs;
 mod steps;
 mod threads;
 mod worker;

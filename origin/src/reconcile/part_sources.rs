@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::part::{self, Part};
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure, Source, Tree};
+use weir_source::{Age, Candidate, ResolvedServices, Service, ServiceFailure, Source, Tree};
 use weir_tarball::{
     BuildContext, Built, ComposedTree, ContentKey, FolderPath, FrameSink, Limits, ListedEntry, Listing, TarballError,
 };
@@ -79,11 +79,20 @@ impl PartSources {
             resolved.extend(found.into_iter().map(|(part, found)| (Arc::as_ptr(&part), found)));
         }
         let mut compose = |service: &Arc<Service>| {
-            let (mut parts, mut keys) = (Vec::new(), Vec::new());
+            let (mut parts, mut keys, mut age) = (Vec::new(), Vec::new(), Box::<Age>::default());
+            let mut moved = Vec::new();
             for part in &service.parts {
                 let unknown = || Err(ServiceFailure::transient("resolve", "it was not resolved".to_owned()));
                 let found = resolved.remove(&Arc::as_ptr(part)).unwrap_or_else(unknown);
-                let Candidate { revision: revision_id, key, .. } = found.map_err(|failure| of_part(part, failure))?;
+                let found = found.map_err(|failure| of_part(part, failure))?;
+                let Candidate { revision: revision_id, key, age: of_this, .. } = found;
+                if part.last_revision().is_none_or(|last| last != revision_id) {
+                    moved.push(of_this.seen_at);
+                }
+                if let Some(behind) = &of_this.behind {
+                    age.behind.get_or_insert_with(|| format!("part `{}`: {behind}", folder(part)));
+                }
+                age.parts.push(*of_this);
                 parts.push(Part { to: folder(part).to_string(), repository: part.repository.clone(), revision_id });
                 keys.push(key);
             }
@@ -93,7 +102,9 @@ impl PartSources {
                 key.list(parts.flat_map(|(part, key)| [part.to.as_bytes(), key.as_bytes()]));
             });
             let revision = part::revision_of(&parts);
-            Ok(Candidate { service: service.clone(), revision, version: None, parts, key })
+            // All upstreams that changed anything must have confirmed that.
+            age.seen_at = moved.into_iter().min().flatten();
+            Ok(Candidate { service: service.clone(), revision, version: None, parts, key, age, stepped_back: None })
         };
         services.iter().map(|service| (service.clone(), compose(service))).collect()
     }

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
-use weir_publish::Attempt;
+use weir_publish::{Attempt, PastQuery, ReadPositions};
 use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure};
 use weir_tarball::{Built, Recipe};
 
@@ -56,7 +56,39 @@ impl Pipeline {
             resolved.extend(part_sources.resolve(&composed, stop));
             Ok(resolved)
         };
-        self.repository.run("resolve", "resolve", permit, self.repository.build_timeout(), resolve).await
+        let timeout = self.repository.build_timeout();
+        let mut resolved = self.repository.run("resolve", "resolve", permit, timeout, resolve).await?;
+        self.compare_with_history(&mut resolved).await;
+        Ok(resolved)
+    }
+
+    /// Says of which candidates the history has the revision before the current one.
+    async fn compare_with_history(&self, resolved: &mut ResolvedServices) {
+        let found = resolved.iter_mut().filter_map(|(_, found)| found.as_mut().ok());
+        let is_moved = |candidate: &&mut Candidate| {
+            let last = candidate.service.last_revision();
+            candidate.age.behind.is_none() && last.is_some_and(|last| last != candidate.revision)
+        };
+        let mut moved: Vec<&mut Candidate> = found.filter(is_moved).collect();
+        if moved.is_empty() {
+            return;
+        }
+        let Repository { name, context, .. } = &*self.repository;
+        let positions = match context.publisher.queries.positions(name, &ReadPositions::default()).await {
+            Ok(positions) => positions,
+            // It must not wait for what may never be known.
+            Err(error) => {
+                return tracing::warn!(repository = %name, %error, "whether a ref steps back cannot be read from the history");
+            }
+        };
+        let refs: Vec<String> = moved.iter().map(|candidate| candidate.service.followed.to_string()).collect();
+        let queries = moved.iter().zip(&refs).map(|(Candidate { service, revision, parts, .. }, followed_ref)| {
+            PastQuery { service: &service.name, followed_ref, revision, parts }
+        });
+        let past = positions.past(queries);
+        for (candidate, _) in moved.iter_mut().zip(past).filter(|(_, is_past)| *is_past) {
+            candidate.age.behind = Some("it was followed before".to_owned());
+        }
     }
 
     /// Builds a candidate and publishes it. Returns false if its service needs another content meanwhile.
@@ -75,7 +107,7 @@ impl Pipeline {
         let published = async {
             let (built, attempt) = self.build(service, (revision, parts), true).await?;
             publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;
-            service.followed(revision);
+            candidate.followed();
             Ok(true)
         };
         let result: Result<bool, ServiceFailure> = published.await;

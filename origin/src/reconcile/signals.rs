@@ -11,8 +11,8 @@ pub(super) struct WorkerSignals {
     pub(super) poll: Arc<Notify>,
     /// Resolve all services from the mirror.
     pub(super) resolve_all: Arc<Notify>,
-    /// End all back-offs.
-    pub(super) reset_back_offs: Arc<Notify>,
+    /// End all back-offs, and resolve all services after the next poll.
+    pub(super) refresh: Arc<Notify>,
     /// Resolve all composed services.
     pub(super) parts_changed: Arc<Notify>,
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 use weir_source::{LeftOutRef, PollFailure};
 use weir_upstream::FetchSnapshot;
 
@@ -37,6 +39,8 @@ pub struct RepositoryState {
     pub lfs: Option<LfsState>,
     /// The upstream's refs that the last successful poll left out; the first 20.
     pub left_out: Arc<[LeftOutRef]>,
+    /// The services whose ref is at an older revision that is not published yet.
+    pub stepping_back: Arc<[SteppingBack]>,
 }
 
 /// The most refs that are shown as left out.
@@ -98,6 +102,23 @@ impl WaitsFor {
             Self::LfsPermit => "lfs_permit",
         }
     }
+}
+
+/// An older revision that a service may follow again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SteppingBack {
+    /// The service.
+    pub service: ServiceName,
+    /// The older revision.
+    pub revision_id: RevisionId,
+    /// Its version, if its source names it by one.
+    pub version: Option<SourceVersion>,
+    /// Why it is older, for operators.
+    pub reason: String,
+    /// When it was found.
+    pub since: SystemTime,
+    /// When it is published, if every poll until then confirms it.
+    pub until: SystemTime,
 }
 
 /// What the worker of a repository is doing.
@@ -169,6 +190,7 @@ impl RepositoryState {
             waits_for: None,
             lfs: None,
             left_out: Arc::default(),
+            stepping_back: Arc::default(),
         }
     }
 

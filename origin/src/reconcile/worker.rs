@@ -8,7 +8,7 @@
 //! | the next poll is due ([`Polls`]) | `run` | starts a poll |
 //! | the poll ended | `handle_poll` | marks services due if refs changed; `run` then starts maintenance |
 //! | services are due ([`ServiceStates`]) | `advance` | starts to resolve their refs ([`Steps`]) |
-//! | the refs were resolved | `handle_resolved` | collects candidates, restricts LFS fetches of outdated builds |
+//! | the refs were resolved | `handle_resolved` | collects candidates, restricts LFS fetches of outdated builds; what steps back waits for further polls ([`StepBacks`]) |
 //! | there are candidates | `advance` | starts to publish candidates whose content is cached |
 //! | candidates were published, or need a build | `handle_cached` | records results, starts builds |
 //! | a build ended | `handle_build_end` | records the result, with a back-off after a failure |
@@ -46,6 +46,7 @@ use super::revision_reports::RevisionReports;
 use super::schedule::Schedule;
 use super::service_states::{Action, Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
+use super::step_backs::{StepBacks, Verdict};
 use super::steps::{StepEnd, Steps};
 
 /// The receiving ends of a worker's handle.
@@ -75,6 +76,7 @@ pub(super) struct Worker {
     back_offs: BackOffs,
     rebuilds: Rebuilds,
     reports: RevisionReports,
+    step_backs: StepBacks,
 }
 
 impl Worker {
@@ -105,6 +107,7 @@ impl Worker {
             rebuilds: Rebuilds::new(pipeline.clone()),
             steps: Steps::new(pipeline),
             back_offs: BackOffs::default(),
+            step_backs: StepBacks::default(),
         }
     }
 
@@ -140,7 +143,7 @@ impl Worker {
                 }
                 Some(request) = rebuild_requests.recv() => self.rebuilds.start(*request, &self.services),
                 () = signals.poll.notified() => self.polls.trigger(),
-                () = signals.reset_back_offs.notified() => self.reset_back_offs(),
+                () = signals.refresh.notified() => self.refresh(),
                 () = signals.resolve_all.notified() => self.mark_all_due(Cause::Changed),
                 () = signals.parts_changed.notified() => {
                     let composed = self.services.values().filter(|service| !service.parts.is_empty());
@@ -201,6 +204,7 @@ impl Worker {
         let lfs_held_until = self.steps.pipeline.lfs.held_until(Instant::now()).map(|(until, _)| until);
         let data_dir = &self.repository.context.data_dir;
         lfs_state::update(&self.state, &self.states, &self.back_offs, lfs_held_until, data_dir);
+        self.step_backs.show(&self.state);
         self.update_applied_polls();
         self.polls.show_next();
     }
@@ -245,6 +249,10 @@ impl Worker {
                 if is_new {
                     part_sources.notify_publishers(&self.parts);
                 }
+                // Those that step back may do so by a part of another repository.
+                let composed = |each: &&ServiceName| self.services.get(*each).is_some_and(|of| !of.parts.is_empty());
+                let waiting: Vec<_> = self.step_backs.all().map(|each| &each.service).filter(composed).collect();
+                waiting.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
                 self.reports.record().poll_failed(now);
                 self.polls.trigger_if_needed();
             }
@@ -281,10 +289,47 @@ impl Worker {
         self.states.end_resolve();
         for (action, (service, found)) in actions.into_iter().zip(resolved) {
             match (action, found) {
-                (Action::PublishCached, Ok(candidate)) => self.steps.add_candidate(candidate),
+                (Action::PublishCached, Ok(candidate)) => self.add_candidate(candidate),
                 (Action::RestrictFetch, Ok(candidate)) => self.steps.restrict_fetch(candidate),
                 (Action::RecordFailure, Err(failure)) => self.record_result(&service, Err(failure)),
                 _ => {}
+            }
+        }
+    }
+
+    /// Publishes a candidate, unless it steps back: then it waits until further polls confirm it, and nothing else changes.
+    fn add_candidate(&mut self, mut candidate: Candidate) {
+        let (service, times) = (candidate.service.clone(), (Instant::now(), SystemTime::now()));
+        let RepositoryConfig { step_back_after, poll_interval, .. } = *self.config;
+        let after = if step_back_after.is_zero() { step_back_after } else { step_back_after.max(poll_interval) };
+        let verdict = self.step_backs.decide(&candidate, candidate.admit(times.0), after, times);
+        if service.awaits_poll() {
+            self.states.reconcile_after_poll(&service.name);
+        }
+        let Repository { name: repository, context, .. } = &*self.repository;
+        let count = |result| context.metrics.step_backs.with_label_values(&[repository.as_str(), result]).inc();
+        let (name, revision, reason) = (&service.name, &candidate.revision, &candidate.age.behind);
+        match verdict {
+            Verdict::Publish(stepped_back) => {
+                if let Some(by) = stepped_back {
+                    count("published");
+                    tracing::warn!(service = %name, %revision, reason, ?by, "the service steps back");
+                }
+                candidate.stepped_back = stepped_back;
+                self.steps.add_candidate(candidate);
+            }
+            Verdict::Wait { begins, is_new } => {
+                if begins {
+                    count("held");
+                }
+                if is_new {
+                    let seconds = after.as_secs();
+                    tracing::warn!(service = %name, %revision, reason, seconds, "stepping back: the older revision is published once every poll for this time has found it, or a refresh");
+                }
+                self.states.cached_ended(name, None);
+                self.states.reconcile_after_poll(name);
+                self.reports.record().set_published(name, None);
+                self.states.ended(name, self.state.borrow().polls, false);
             }
         }
     }
@@ -302,7 +347,7 @@ impl Worker {
                 return self.steps.start_build(candidate, may_fetch);
             }
             (Ok(Cached::UpToDate), _) => {
-                service.followed(&candidate.revision);
+                candidate.followed();
                 Ok(candidate.revision)
             }
             (Ok(Cached::NeedsBuild), Some(failure)) | (Err(failure), _) => Err(failure),
@@ -379,6 +424,7 @@ impl Worker {
         for removed in difference(&before, &self.services) {
             self.states.remove(&removed.name);
             self.back_offs.remove(&removed.name);
+            self.step_backs.remove(&removed.name);
             self.steps.stop_build(&removed.name);
         }
         self.reset_back_offs();
@@ -393,6 +439,13 @@ impl Worker {
         }
         // The remaining services of a ref may have a common revision.
         self.reports.record();
+    }
+
+    /// An operator asked for a poll. All services are resolved after it, because what it finds is published.
+    fn refresh(&mut self) {
+        self.reset_back_offs();
+        self.services.keys().for_each(|name| self.states.reconcile_after_poll(name));
+        self.owes_parts = true;
     }
 
     /// Ends all back-offs except a server's `Retry-After`, because somebody may have fixed the cause.

@@ -1,6 +1,7 @@
 //! Pure: authenticates webhook deliveries and extracts the changed refs. Begin at [`Delivery`].
 //!
-//! No body is parsed before its signature is verified. A delivery only triggers a poll, so replaying it is harmless.
+//! No body is parsed before its signature is verified. A delivery only triggers a poll, and names the revision that this may
+//! find, so replaying it is harmless.
 //! An unclear payload triggers a poll too, because a needless poll costs the upstream two requests, and a missing one
 //! delays a deployment.
 
@@ -11,6 +12,7 @@ mod generic;
 mod gitea;
 mod github;
 mod gitlab;
+mod revisions;
 mod signature;
 
 use std::fmt;
@@ -20,6 +22,7 @@ use http::HeaderMap;
 
 pub use signature::Secret;
 use signature::{Check, Proof};
+use weir_protocol::revision_id::RevisionId;
 
 /// The largest body that is parsed, in bytes. A larger one is only verified, and triggers a poll.
 const MAX_PARSED_BYTES: usize = 1 << 20;
@@ -126,6 +129,8 @@ pub enum DeliveryResult {
     TriggerPoll {
         /// Full names of the refs that may have changed; empty if unknown.
         refs: Vec<String>,
+        /// Where they are now, as far as the delivery says.
+        revisions: Vec<RevisionId>,
     },
     /// The delivery is authentic, but needs no poll.
     Ignored(Ignored),
@@ -199,17 +204,17 @@ impl Delivery {
             return DeliveryResult::Refused;
         }
         if self.length > self.body.len() {
-            return DeliveryResult::TriggerPoll { refs: Vec::new() };
+            return DeliveryResult::TriggerPoll { refs: Vec::new(), revisions: Vec::new() };
         }
+        let trigger = |refs| DeliveryResult::TriggerPoll { refs, revisions: revisions::parse(&self.body) };
         match self.provider.parse(&self.event, &self.body) {
             Notification::Ping => DeliveryResult::Ignored(Ignored::Ping),
             Notification::OtherEvent => DeliveryResult::Ignored(Ignored::OtherEvent),
-            Notification::RefsMoved(refs) if refs.is_empty() => DeliveryResult::TriggerPoll { refs },
-            Notification::RefsMoved(refs) if refs.iter().any(|name| may_concern(name)) => {
-                DeliveryResult::TriggerPoll { refs }
+            Notification::RefsMoved(refs) if refs.is_empty() || refs.iter().any(|name| may_concern(name)) => {
+                trigger(refs)
             }
             Notification::RefsMoved(_) => DeliveryResult::Ignored(Ignored::NotFollowed),
-            Notification::Unclear => DeliveryResult::TriggerPoll { refs: Vec::new() },
+            Notification::Unclear => trigger(Vec::new()),
         }
     }
 }

@@ -56,7 +56,9 @@ async fn an_artifact_is_followed_by_tag_range_and_digest_with_one_request_for_ea
         ("default", "HEAD"),
     ];
     registry.set(|it| it.page = Some(2));
-    let config = config(&home, &registry.url(NAME), &insecure(), &services);
+    // Tags move back.
+    let keys = json!({ "insecure": true, "step_back_after": "0s" });
+    let config = config(&home, &registry.url(NAME), &keys, &services);
     let node = home.start(config.clone()).await;
     for (service, digest, version, files) in [
         ("by-tag", &old, Some("v1.0.0"), &["map.yaml"][..]),

@@ -7,7 +7,7 @@ use crate::helm_repository::{Charts, failure, publish};
 use crate::prelude::*;
 
 /// A chart of the repository `charts`, which publishes, and the folder `deploy` of the Git repository `shop`.
-fn config(home: &Home, charts: &Charts, upstream: &Upstream) -> Config {
+pub(crate) fn config(home: &Home, charts: &Charts, upstream: &Upstream) -> Config {
     let mut config = home.config(&upstream.url());
     let mut of_charts = charts.config(home, &[]).repositories.remove(0);
     of_charts.name = "charts".parse().unwrap();
@@ -21,7 +21,7 @@ fn config(home: &Home, charts: &Charts, upstream: &Upstream) -> Config {
 }
 
 /// A service is published with this revision of a part.
-fn has_part(to: &str, revision_id: &str) -> impl Fn(&Descriptor) -> bool {
+pub(crate) fn has_part(to: &str, revision_id: &str) -> impl Fn(&Descriptor) -> bool {
     let (to, revision_id) = (to.to_owned(), revision_id.to_owned());
     move |descriptor| {
         let mut parts = descriptor.publication().parts.iter();

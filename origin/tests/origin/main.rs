@@ -59,6 +59,7 @@ mod several_operators;
 mod several_origins;
 mod side_by_side;
 mod signing;
+mod step_backs;
 mod stored_state;
 mod unpublished;
 mod upstream;

@@ -71,6 +71,10 @@ impl Roles {
         origin.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[0]));
         let mut upstream = RepositoryConfig::new(repository_name.clone(), repository.url.as_str());
         upstream.poll_interval = poll_interval;
+        if repository.is_local {
+            // One folder has no copy that lags.
+            upstream.step_back_after = std::time::Duration::ZERO;
+        }
         upstream.ca.clone_from(&arguments.ca);
         upstream.username.clone_from(&arguments.username);
         upstream.password_file.clone_from(&arguments.password_file);

@@ -195,6 +195,7 @@ fn tips(repo: &Repository) -> gix::Result<HashSet<ObjectId>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::is_ancestor;
     use super::*;
     use gix::refs::transaction::PreviousValue;
     use proptest::prelude::*;
@@ -272,6 +273,11 @@ mod tests {
                 // One by one after an empty search, which notices the changed tips.
                 reach.search(&repo, &if together { all } else { HashSet::new() }, &stop).unwrap();
                 for at in commits {
+                    let id = |at: usize| ids[at].to_hex().to_string().parse().unwrap();
+                    for tip in &tips {
+                        let expected = at != *tip && reachable(&parents, &[*tip]).contains(&at);
+                        prop_assert_eq!(is_ancestor(&repo, &id(at), &id(*tip), &stop), expected);
+                    }
                     prop_assert_eq!(reach.is_reachable(&repo, ids[at], &stop).unwrap(), expected.contains(&at));
                 }
             }

@@ -1,6 +1,7 @@
 //! What the listing of an upstream chooses for the services that follow it.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
@@ -40,6 +41,14 @@ impl Listing {
             SourceKind::Helm | SourceKind::Git => {
                 Self::Index(Box::new(HelmIndex::new(metrics.index_entries_skipped.clone())))
             }
+        }
+    }
+
+    /// When the upstream made the last list, as far as it says.
+    pub(super) fn made_at(&self) -> Option<SystemTime> {
+        match self {
+            Self::Index(index) => index.made_at(),
+            Self::Charts(_) | Self::Artifacts(_) => None,
         }
     }
 

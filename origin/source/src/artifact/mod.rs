@@ -35,7 +35,7 @@ use super::{
     LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy,
     ServiceFailure, SourceContext,
 };
-use crate::{Candidate, Service};
+use crate::{Age, Candidate, Service};
 
 /// A repository of archives as a source.
 pub(crate) struct ArtifactSource {
@@ -80,10 +80,11 @@ impl ArtifactSource {
         // Before the listing, which may fail: a key that was removed must not count until then.
         self.state().signatures.set_policy(policy.clone());
         request.progress.listing();
+        let listed_at = Some(Instant::now());
         let (choices, left_out) = self.listing.list(&client, &self.tokens, request.services, request.progress)?;
         let moved = {
             let mut state = self.state();
-            state.left_out = left_out;
+            (state.left_out, state.listed_at, state.made_at) = (left_out, listed_at, self.listing.made_at());
             state.list(choices)
         };
         let (due, unused) = {
@@ -164,7 +165,12 @@ impl ArtifactSource {
                 key.field(name);
             });
             let version = chosen.version.as_ref().and_then(|version| version.parse().ok());
-            Ok(Candidate { service: service.clone(), revision, version, parts: Vec::new(), key })
+            let named = chosen.version.as_deref().and_then(|version| service.followed.version(version));
+            let (seen_at, listed) = (state.listed_at, state.made_at);
+            let mut age = Box::new(Age { seen_at, version: named, listed, ..Age::default() });
+            age.behind = service.behind(&revision, &age);
+            let (service, parts) = (service.clone(), Vec::new());
+            Ok(Candidate { service, revision, version, parts, key, age, stepped_back: None })
         };
         services.iter().map(|service| (service.clone(), resolve(service))).collect()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
@@ -26,6 +26,10 @@ pub(super) struct State {
     /// Of all that is followed. `None`: never listed.
     choices: Option<Choices>,
     pub(super) left_out: Vec<LeftOutRef>,
+    /// When they were requested.
+    pub(super) listed_at: Option<Instant>,
+    /// When the upstream made the list.
+    pub(super) made_at: Option<SystemTime>,
     /// The digests of archives for which the listing has none. Not of URLs: two versions may have the same one.
     digests: HashMap<Chosen, Sha256>,
     failed: HashMap<Chosen, Failed>,

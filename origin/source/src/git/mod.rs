@@ -10,8 +10,8 @@ mod maintenance;
 mod requests;
 mod resolve;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use gix::bstr::{BString, ByteSlice};
@@ -41,9 +41,9 @@ pub struct GitSource {
     reachability: Mutex<ReachabilityCache>,
     /// Bytes of disk reserved for LFS objects that are being fetched.
     reserved_lfs_bytes: Mutex<u64>,
-    /// Whether the mirror was at the upstream's refs since the start. Before, it may be older than what is published: it
-    /// was made from bundles, or another origin has owned the repository since.
-    is_current: AtomicBool,
+    /// When the last poll began after which the mirror was at the upstream's refs. Before the first one, it may be older than
+    /// what is published: it was made from bundles, or another origin has owned the repository since.
+    polled_at: Mutex<Option<Instant>>,
     shared: Arc<SourceContext>,
 }
 
@@ -51,8 +51,8 @@ impl GitSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorHandle::new(path, shared.upstreams.max_object.as_u64());
-        let (reachability, reserved_lfs_bytes, is_current) = Default::default();
-        Self { repository: config.name.clone(), mirror, reachability, reserved_lfs_bytes, is_current, shared }
+        let (reachability, reserved_lfs_bytes, polled_at) = Default::default();
+        Self { repository: config.name.clone(), mirror, reachability, reserved_lfs_bytes, polled_at, shared }
     }
 
     /// Opens the mirror for reading by one thread.
@@ -63,6 +63,10 @@ impl GitSource {
     /// The upstream with the current settings.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
         Upstream::of(config, &self.shared.upstreams, self.shared.clocks.clone())
+    }
+
+    fn polled_at(&self) -> Option<Instant> {
+        *self.polled_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
@@ -84,12 +88,11 @@ impl GitSource {
 /// What a source of any kind can do, and what only a mirror can. See [`Source`](super::Source) and `requests`.
 impl GitSource {
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
+        let started = Instant::now();
         let polled = self.poll_mirror(request, stop);
-        let is_current = match &polled {
-            Ok(mirror::Poll::Unchanged { .. } | mirror::Poll::Changed { .. }) => true,
-            Ok(mirror::Poll::Deferred) | Err(_) => false,
-        };
-        self.is_current.fetch_or(is_current, Ordering::Relaxed);
+        if let Ok(mirror::Poll::Unchanged { .. } | mirror::Poll::Changed { .. }) = &polled {
+            *self.polled_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+        }
         Ok(match polled? {
             mirror::Poll::Unchanged { .. } => PollOutcome::Unchanged,
             mirror::Poll::Changed { .. } => PollOutcome::Changed,

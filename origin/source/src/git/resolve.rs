@@ -1,7 +1,7 @@
 //! Resolves the refs of services to commits, verifies these, and computes their content keys.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 
 use weir_git::commit_policy::Verifier;
@@ -13,7 +13,7 @@ use weir_tarball::ContentKey;
 use weir_upstream::RepositoryConfig;
 
 use super::GitSource;
-use crate::{Candidate, ResolvedServices, Service, ServiceFailure};
+use crate::{Age, Candidate, ResolvedServices, Service, ServiceFailure};
 
 impl GitSource {
     /// Resolves the commits of services, and the keys of their tarballs.
@@ -33,7 +33,7 @@ impl GitSource {
             // Each commit is then searched alone and reports its own error.
             *reachability = ReachabilityCache::default();
         }
-        let is_current = self.is_current.load(Ordering::Relaxed);
+        let (seen_at, mut ancestors) = (self.polled_at(), HashMap::new());
         let mut resolve = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
             let followed = Self::revision_of(&service.followed)?;
             let tip = revision::tip(&repository, followed, &mut reachability, stop)
@@ -44,12 +44,23 @@ impl GitSource {
             let commit = tip.commit;
             let key = content_key(&repository, &commit, &service.repository, &service.selection)
                 .map_err(|error| self.tarball_failure("select", &error))?;
-            if !is_current && self.may_be_older(service, &repository, &commit, &key) {
+            if seen_at.is_none() && self.may_be_older(service, &repository, &commit, &key) {
                 let reason = "the mirror may be older than the published version, until the upstream was polled";
                 return Err(ServiceFailure::transient("resolve", reason.to_owned()));
             }
             let (revision, parts) = (RevisionId::from(&commit), Vec::new());
-            Ok(Candidate { service: service.clone(), revision, version: None, parts, key })
+            let tag = tip.reference.as_deref().and_then(|name| name.strip_prefix("refs/tags/"));
+            let version = tag.and_then(|tag| service.followed.version(tag));
+            let mut age = Box::new(Age { seen_at, version, ..Age::default() });
+            age.behind = service.behind(&revision, &age);
+            if let Some(last) = service.last_revision().and_then(|last| last.commit()).filter(|_| age.behind.is_none())
+            {
+                let is_ancestor = ancestors.entry((commit.clone(), last.clone()));
+                let is_ancestor =
+                    *is_ancestor.or_insert_with(|| revision::is_ancestor(&repository, &commit, &last, stop));
+                age.behind = is_ancestor.then(|| format!("commit {commit} is an ancestor of {last}"));
+            }
+            Ok(Candidate { service: service.clone(), revision, version: None, parts, key, age, stepped_back: None })
         };
         Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
     }

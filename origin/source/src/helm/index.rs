@@ -3,6 +3,8 @@
 
 use std::io::Read;
 
+use jiff::Timestamp;
+
 use super::chart::Chart;
 use super::choice::{Entry, Unusable, Versions, Written};
 use super::yaml::{Node, Yaml};
@@ -10,18 +12,18 @@ use super::yaml::{Node, Yaml};
 /// The most versions of the followed charts together.
 const MAX_ENTRIES: u64 = 1_000_000;
 
-/// Reads an index. Returns what it has of each of the charts. An entry that cannot be used stops no other one.
+/// Reads an index. Returns what it has of each of the charts, and when it was made, if it says so. An entry that cannot be used stops no other one.
 ///
 /// # Errors
 /// It is not an index, or not complete: nothing of it may be used. The reason begins with the line.
-pub(super) fn read(input: impl Read, charts: &[Chart]) -> Result<Vec<Versions>, String> {
-    let mut reader =
-        Reader { yaml: Yaml::open(input)?, charts: charts.iter().map(|chart| (chart, None)).collect(), entries: 0 };
+pub(super) fn read(input: impl Read, charts: &[Chart]) -> Result<(Vec<Versions>, Option<Timestamp>), String> {
+    let charts = charts.iter().map(|chart| (chart, None)).collect();
+    let mut reader = Reader { yaml: Yaml::open(input)?, charts, entries: 0, generated: None };
     reader.document()?;
-    let Reader { mut yaml, charts, .. } = reader;
+    let Reader { mut yaml, charts, generated, .. } = reader;
     // helm reads no more than the first document either.
     yaml.finish_document()?;
-    Ok(charts.into_iter().map(|(_, versions)| versions.unwrap_or_default()).collect())
+    Ok((charts.into_iter().map(|(_, versions)| versions.unwrap_or_default()).collect(), generated))
 }
 
 struct Reader<'a, R: Read> {
@@ -29,6 +31,7 @@ struct Reader<'a, R: Read> {
     /// The followed charts, with what the index has of them. Several services may follow one chart.
     charts: Vec<(&'a Chart, Option<Versions>)>,
     entries: u64,
+    generated: Option<Timestamp>,
 }
 
 impl<R: Read> Reader<'_, R> {
@@ -38,6 +41,9 @@ impl<R: Read> Reader<'_, R> {
             while let Some(key) = self.key()? {
                 let value = self.yaml.node()?;
                 if key.as_deref() != Some("entries") {
+                    if let (Some("generated"), Node::Text(text)) = (key.as_deref(), &value) {
+                        self.generated = text.parse().ok();
+                    }
                     self.yaml.skip(&value)?;
                 } else if std::mem::replace(&mut is_found, true) {
                     return Err(self.yaml.wrong("it has `entries` twice"));
@@ -171,7 +177,7 @@ pub fn fuzz_helm_index(bytes: &[u8]) {
     let name = |name: &str| name.parse().expect("a valid name");
     let charts = [("shop", "semver:^1"), ("shop", "HEAD"), ("redis", "18.1.6")];
     let charts = charts.map(|(chart, wanted)| Chart::parse(name(chart), wanted).expect("a valid ref"));
-    let Ok(found) = read(bytes, &charts) else { return };
+    let Ok((found, _)) = read(bytes, &charts) else { return };
     let index = reqwest::Url::parse("https://charts.example/index.yaml").expect("a valid URL");
     for (chart, versions) in charts.iter().zip(found) {
         let Ok(release) = versions.choose(chart, &index) else { continue };
@@ -227,7 +233,7 @@ generated: "2026-01-02T03:04:05.123456789+02:00"
 
     fn choose(text: &str, wanted: &[(&str, &str)]) -> Result<Vec<Result<String, String>>, String> {
         let (charts, index) = (charts(wanted), Url::parse("https://charts.example/index.yaml").unwrap());
-        let found = read(text.as_bytes(), &charts)?;
+        let (found, _) = read(text.as_bytes(), &charts)?;
         let chosen = |(chart, versions): (&Chart, &Versions)| {
             let release = versions.choose(chart, &index)?;
             let digest = release.sha256.map(|sha256| format!(" {sha256}")).unwrap_or_default();
@@ -336,9 +342,14 @@ generated: "2026-01-02T03:04:05.123456789+02:00"
         let entry = |n: u32| {
             format!("  - {{name: shop, version: 1.{n}.0, urls: [shop-{n}.tgz], keywords: [{}]}}\n", "cache,".repeat(40))
         };
-        let index = format!("entries:\n  shop:\n{}", (0..20_000).map(entry).collect::<String>());
-        let found = read(index.as_bytes(), &charts(&[("shop", "HEAD")])).unwrap();
+        let generated = "2026-05-01T10:00:00.123456789+02:00";
+        let index = format!(
+            "apiVersion: v1\ngenerated: {generated:?}\nentries:\n  shop:\n{}",
+            (0..20_000).map(entry).collect::<String>()
+        );
+        let (found, made_at) = read(index.as_bytes(), &charts(&[("shop", "HEAD")])).unwrap();
         let index = Url::parse("https://charts.example/index.yaml").unwrap();
         assert_eq!(found[0].choose(&charts(&[("shop", "HEAD")])[0], &index).unwrap().version, "1.19999.0");
+        assert_eq!(made_at.map(|at| at.to_string()).as_deref(), Some("2026-05-01T08:00:00.123456789Z"));
     }
 }

@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
 use prometheus::IntCounter;
 use reqwest::Url;
+use reqwest::header::LAST_MODIFIED;
 use weir_upstream::http::{Body, BodyError, Client, Validators};
 use weir_upstream::{FetchProgress, UpstreamError};
 
@@ -27,6 +31,8 @@ struct Listed {
     /// The final URL of the index, to which URLs are relative.
     url: Url,
     charts: Vec<(Chart, Versions)>,
+    /// When it was made: by its own words, or otherwise by its server's.
+    made_at: Option<SystemTime>,
 }
 
 impl HelmIndex {
@@ -51,6 +57,7 @@ impl HelmIndex {
         if let Some((url, response)) = client.get_if_changed(index_url(&client.upstream_url), before)? {
             let (validators, is_page) = (Validators::of(&url, &response), is_page(&response));
             let encoding = encoding::unrequested(&response);
+            let modified = response.headers().get(LAST_MODIFIED).and_then(|time| http_date(time.as_bytes()));
             let max_index = client.session().upstream.limits.max_index.as_u64();
             let mut body = Body::new(client, response, max_index);
             let mut shown = Shown { body: &mut body, progress };
@@ -60,12 +67,13 @@ impl HelmIndex {
                 let _ = io::copy(&mut shown, &mut io::sink());
             }
             body.finish().map_err(|error| failure(error, max_index))?;
-            let found = read.map_err(|cause| {
+            let (found, generated) = read.map_err(|cause| {
                 let page = format!("{PAGE}: check `url`, and whether the server wants a sign-in");
                 UpstreamError::InvalidList { name: "index.yaml", cause: if is_page { page } else { cause + &encoding } }
             })?;
             let charts = charts.iter().cloned().zip(found).collect();
-            let listed = state.insert(Listed { validators, url, charts });
+            let made_at = generated.or(modified).map(SystemTime::from);
+            let listed = state.insert(Listed { validators, url, charts, made_at });
             listed.warn(client.upstream_url.host_str().unwrap_or_default());
             self.skipped.inc_by(listed.unusable());
         }
@@ -76,6 +84,16 @@ impl HelmIndex {
         };
         Ok(charts.iter().map(choose).collect())
     }
+
+    /// When the index was made, as far as it is known.
+    pub(crate) fn made_at(&self) -> Option<SystemTime> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.made_at
+    }
+}
+
+/// A time in a header.
+fn http_date(text: &[u8]) -> Option<Timestamp> {
+    DateTimeParser::new().parse_timestamp(text).ok()
 }
 
 /// Shows the bytes that were received, so that a large index over a slow link has as long as its rate is fast enough.
@@ -180,6 +198,13 @@ mod tests {
             Place::Registry(tag) => format!("{} {tag:?}", release.version),
         };
         results.into_iter().map(|result| result.map_or_else(|reason| reason, show)).collect()
+    }
+
+    #[test]
+    fn the_time_of_a_header_is_read() {
+        let time = http_date(b"Fri, 01 May 2026 08:00:00 GMT").unwrap();
+        assert_eq!(time.to_string(), "2026-05-01T08:00:00Z");
+        assert_eq!(http_date(b"yesterday"), None);
     }
 
     #[test]

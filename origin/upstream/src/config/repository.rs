@@ -12,6 +12,7 @@ use crate::{Endpoint, LayerSelector, PlatformName, Redirects, SourceKind};
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
 const DEFAULT_MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
+const DEFAULT_STEP_BACK_AFTER: Duration = Duration::from_secs(300);
 const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -47,6 +48,14 @@ pub struct RepositoryConfig {
     /// Shortest time between the starts of two polls, also for webhooks and requests of operators. May be `0s`.
     #[serde(default = "default_min_poll_interval", with = "duration")]
     pub min_poll_interval: Duration,
+    /// How long every poll must find an older revision before it is published: a copy of the upstream may lag. At least one
+    /// `poll_interval`. `0s`: it is published at once. Default: `5m`.
+    #[serde(
+        default = "default_step_back_after",
+        with = "duration",
+        skip_serializing_if = "is_default_step_back_after"
+    )]
+    pub step_back_after: Duration,
     /// Files with secrets of webhooks, at most 8, read for each delivery. Any of them is accepted. Without one, webhooks are
     /// refused.
     #[serde(default)]
@@ -141,6 +150,15 @@ fn default_min_poll_interval() -> Duration {
     DEFAULT_MIN_POLL_INTERVAL
 }
 
+fn default_step_back_after() -> Duration {
+    DEFAULT_STEP_BACK_AFTER
+}
+
+/// Documents of before keep their versions.
+fn is_default_step_back_after(after: &Duration) -> bool {
+    *after == DEFAULT_STEP_BACK_AFTER
+}
+
 fn default_stall_timeout() -> Duration {
     DEFAULT_STALL_TIMEOUT
 }
@@ -165,6 +183,7 @@ impl RepositoryConfig {
             platform: None,
             poll_interval: DEFAULT_POLL_INTERVAL,
             min_poll_interval: DEFAULT_MIN_POLL_INTERVAL,
+            step_back_after: DEFAULT_STEP_BACK_AFTER,
             webhook_secret_files: Vec::new(),
             ca: None,
             username: None,
@@ -193,6 +212,7 @@ impl RepositoryConfig {
             layer: Some(config.layer.clone().unwrap_or_default()),
             poll_interval: Duration::ZERO,
             min_poll_interval: Duration::ZERO,
+            step_back_after: Duration::ZERO,
             webhook_secret_files: Vec::new(),
             stall_timeout: Duration::ZERO,
             poll_timeout: Duration::ZERO,

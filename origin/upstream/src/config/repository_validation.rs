@@ -59,6 +59,7 @@ impl RepositoryConfig {
         for (field, value, shortest) in [
             ("poll_interval", self.poll_interval, SHORTEST_INTERVAL),
             ("min_poll_interval", self.min_poll_interval, Duration::ZERO),
+            ("step_back_after", self.step_back_after, Duration::ZERO),
             ("stall_timeout", self.stall_timeout, SHORTEST_INTERVAL),
             ("poll_timeout", self.poll_timeout, SHORTEST_INTERVAL),
             ("build_timeout", self.build_timeout, SHORTEST_INTERVAL),
