@@ -325,7 +325,11 @@ mod tests {
         let followed = |upstream: &Upstream| {
             with_client(upstream, |client| {
                 let get = || client.send_as(&Method::GET, &other, HeaderMap::new(), None).unwrap();
-                [client.redirected(&other, &get()), client.storage_redirect(&other, &get())]
+                [
+                    client.redirected(&other, &get()),
+                    client.storage_redirect(&other, &get()),
+                    client.other_host(&other, "https://charts.example/chosen"),
+                ]
             })
         };
         for followed in followed(&upstream) {

@@ -88,9 +88,10 @@ impl Client<'_> {
         redirects::follow_all(first.clone(), send, next).map(|(_, response)| response)
     }
 
-    /// The URL to which a document of the upstream refers, if its host may be contacted.
+    /// The URL to which a response from `from` refers, if its host may be contacted, and does not receive credentials that
+    /// `from` has not received.
     pub fn other_host(&self, from: &Url, href: &str) -> Result<Url, UpstreamError> {
-        redirects::storage_url(&self.upstream_url, &self.external_policy, from, href)
+        self.not_sent_back(from, redirects::storage_url(&self.upstream_url, &self.external_policy, from, href)?)
     }
 
     /// The target of a redirect to a storage, which may be another host.
@@ -99,7 +100,7 @@ impl Client<'_> {
         let location = self.location(response)?;
         match rules {
             Redirects::None => redirects::follow(rules, egress, from, location),
-            Redirects::SameHost | Redirects::To(_) => self.not_sent_back(from, self.other_host(from, location)?),
+            Redirects::SameHost | Redirects::To(_) => self.other_host(from, location),
         }
     }
 }

@@ -83,6 +83,23 @@ fn a_token_service_is_followed_within_the_egress_policy_alone() {
     }
 }
 
+#[test]
+fn a_registry_that_the_index_names_chooses_no_request_to_the_upstream() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "known").unwrap();
+    let mut upstream = Upstream::new("https://charts.example/stable");
+    upstream.config.token_file = Some(token);
+    let (other, _requests) = server(vec![demands("https://charts.example/any?path")]);
+    let tokens = Tokens::new(IntCounter::new("tokens", "tokens").unwrap());
+    with_client(&upstream, |client| {
+        let registry = Registry::new(client, &tokens, other.join("/").unwrap());
+        let shown = message(registry.resolve(&"acme/shop".parse().unwrap(), "v1"));
+        let expected = "asks for a token of `https://charts.example`, which is not followed: another host leads back";
+        assert!(shown.contains(expected), "{shown}");
+    });
+}
+
 /// The lines of requests, with the tokens that they have.
 fn lines(requests: &Receiver<String>) -> Vec<String> {
     let line = |request: String| {
