@@ -6,7 +6,7 @@ use super::{ServerReport, endpoint, http};
 
 /// `Retry-After`, redirects, URLs, and what servers report.
 pub fn fuzz_upstream_words(bytes: &[u8]) {
-    let report = ServerReport::of_body(bytes, None).to_string();
+    let report = ServerReport::of_body(bytes, None, &[]).to_string();
     assert!(report.chars().count() < 400 && !report.contains(char::is_control), "{report}");
     let Ok(text) = str::from_utf8(bytes) else { return };
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);

@@ -14,8 +14,9 @@ const MAX_CHARS: usize = 300;
 pub struct ServerReport(Option<Box<str>>);
 
 impl ServerReport {
-    /// Reads the body of a response. `status`: the name of its status, which alone says nothing.
-    pub(crate) fn of_body(body: &[u8], status: Option<&str>) -> Self {
+    /// Reads the body of a response. `status`: the name of its status, which alone says nothing. Nothing is shown of a text that
+    /// has a secret in it.
+    pub(crate) fn of_body(body: &[u8], status: Option<&str>, secrets: &[String]) -> Self {
         let text = match serde_json::from_slice::<Value>(body) {
             Ok(document) => messages(&document).unwrap_or_else(|| String::from_utf8_lossy(body).into_owned()),
             Err(_) => String::from_utf8_lossy(body).into_owned(),
@@ -25,6 +26,7 @@ impl ServerReport {
             true => text.split_once("<Message>").and_then(|(_, rest)| rest.split_once("</Message>")).map(|(it, _)| it),
             false => Some(&*text),
         };
+        let text = text.filter(|text| !secrets.iter().any(|secret| text.contains(secret)));
         let line = text.and_then(|text| one_line(text.as_bytes()));
         Self(line.filter(|line| !status.is_some_and(|status| line.eq_ignore_ascii_case(status))).map(Into::into))
     }
@@ -76,13 +78,13 @@ mod tests {
             (&long, &long[..300]),
         ] {
             assert_eq!(
-                ServerReport::of_body(body.as_bytes(), None).to_string(),
+                ServerReport::of_body(body.as_bytes(), None, &[]).to_string(),
                 format!("; the server reports: {expected}")
             );
         }
         for body in ["", " \n", "<html>Not here</html>", "Not found", r#"{"errors":[{"message":"not found"}]}"#] {
-            assert_eq!(ServerReport::of_body(body.as_bytes(), Some("Not Found")).to_string(), "", "{body}");
+            assert_eq!(ServerReport::of_body(body.as_bytes(), Some("Not Found"), &[]).to_string(), "", "{body}");
         }
-        assert_eq!(ServerReport::of_body(&[0xff; 100], None), ServerReport::default());
+        assert_eq!(ServerReport::of_body(&[0xff; 100], None, &[]), ServerReport::default());
     }
 }

@@ -1,6 +1,6 @@
 //! HTTP requests to one upstream, with its credentials.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -37,6 +37,8 @@ pub struct Client<'a> {
     /// The upstream's URL. Only its origin receives the credentials.
     pub upstream_url: Url,
     authorization: Option<HeaderValue>,
+    /// What was sent last, such as a token.
+    pub(super) sent_authorization: RefCell<Option<HeaderValue>>,
     user_agent: &'static str,
 }
 
@@ -54,8 +56,17 @@ impl<'a> Client<'a> {
         }
         let http = clients::for_upstream(upstream, session.connect_timeout())?;
         let external_policy = Arc::new(upstream.egress.for_other_hosts(upstream.config.redirects.hosts()));
-        let external = OnceCell::new();
-        Ok(Self { session, http, external, external_policy, upstream_url, authorization, user_agent })
+        let (external, sent_authorization) = (OnceCell::new(), RefCell::default());
+        Ok(Self {
+            session,
+            http,
+            external,
+            external_policy,
+            upstream_url,
+            authorization,
+            sent_authorization,
+            user_agent,
+        })
     }
 
     /// Sends a GET request and follows redirects as configured. Returns the final URL and the response.
@@ -136,6 +147,9 @@ impl<'a> Client<'a> {
         mut headers: HeaderMap,
         body: Option<&Bytes>,
     ) -> Result<Response, UpstreamError> {
+        if let Some(authorization) = headers.get(AUTHORIZATION) {
+            self.sent_authorization.replace(Some(authorization.clone()));
+        }
         headers.insert(USER_AGENT, HeaderValue::from_static(self.user_agent));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(IDENTITY));
         let http = self.http_for(url)?;
@@ -311,6 +325,28 @@ mod tests {
     use super::super::super::redirects::Redirects;
     use super::super::test_server::{response, server, with_client};
     use super::*;
+
+    #[test]
+    fn no_secret_that_a_server_repeats_is_shown() {
+        // `weir:s3cret`.
+        let basic = "Basic d2VpcjpzM2NyZXQ=";
+        for (authorization, report, shown) in [
+            (basic, r#"{"message":"invalid: Basic d2VpcjpzM2NyZXQ="}"#, ""),
+            (basic, r#"{"message":"weir:s3cr\u0065t is no user"}"#, ""),
+            (basic, "weir is no user", "; the server reports: weir is no user"),
+            ("Bearer t0k.n", "<Message>t0k.n has expired</Message>", ""),
+            ("Bearer t0k.n", "it has expired", "; the server reports: it has expired"),
+        ] {
+            let (url, _requests) = server(vec![response("401 x", "", report)]);
+            let upstream = Upstream::new(url.as_str());
+            let error = with_client(&upstream, |client| {
+                let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(authorization))]);
+                client.response_error(client.send_as(&Method::GET, &url, headers, None).unwrap())
+            });
+            let UpstreamError::HttpStatus { report, .. } = error else { panic!("{error}") };
+            assert_eq!(report.to_string(), shown);
+        }
+    }
 
     #[test]
     fn no_other_host_chooses_the_path_of_a_request_with_credentials() {
