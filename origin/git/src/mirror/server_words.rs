@@ -15,6 +15,9 @@ pub(super) struct ServerWords {
     length: Vec<u8>,
     /// The beginning of the current line.
     line: Vec<u8>,
+    /// What was read as the length of the session's first line, until that line ended.
+    first_length: Option<Vec<u8>>,
+    has_lines: bool,
     /// By side band: messages and errors. `ERR` lines are errors too.
     message: Option<String>,
     error: Option<String>,
@@ -69,6 +72,7 @@ impl ServerWords {
             // Flushes, delimiters and empty lines.
             Some(Ok(0..=4)) => self.start_response(),
             Some(Ok(length)) => {
+                self.first_length = (!self.has_lines).then(|| std::mem::take(&mut self.length));
                 self.start_response();
                 self.state = State::Line(length - 4);
             }
@@ -85,6 +89,7 @@ impl ServerWords {
     }
 
     fn end_line(&mut self) {
+        self.has_lines = true;
         match &*self.line {
             [2, text @ ..] if RemoteProgress::from_bytes(text).is_none() => {
                 self.message = one_line(text).or(self.message.take());
@@ -101,7 +106,12 @@ impl ServerWords {
 
     /// Why the server failed, in its words, for an error with this cause.
     pub(super) fn explain(&self, cause: String) -> String {
-        let other = || one_line(&self.line).filter(|_| self.state == State::Other && !self.line.starts_with(b"PACK"));
+        let other = || match (&self.first_length, self.state) {
+            (_, State::Other) => one_line(&self.line).filter(|_| !self.line.starts_with(b"PACK")),
+            // Words that begin like a length, such as "Access denied".
+            (Some(length), State::Line(1..)) if !self.has_lines => one_line(&[&**length, &self.line].concat()),
+            _ => None,
+        };
         match (&self.error, &self.message) {
             (Some(error), _) => format!("the server reports: {error}"),
             (None, Some(message)) => format!("{cause}; the server reports: {message}"),
@@ -134,6 +144,7 @@ mod tests {
             (format!("{refs}00000001"), "x"),
             ("<h1>Log in</h1>\n".to_owned(), "the server does not speak Git's protocol, it sent: <h1>Log in</h1>"),
             (format!("{}PACK1234", line("NAK\n")), "x"),
+            ("Access denied\n".to_owned(), "the server does not speak Git's protocol, it sent: Access denied"),
             ("no".to_owned(), "the server does not speak Git's protocol, it sent: no"),
             (String::new(), "x"),
         ] {

@@ -69,6 +69,8 @@ fn the_output_and_the_exit_status_of_ssh_are_shown() {
     let key = fs::read_to_string(&keys).unwrap();
     for (command, shown) in [
         ("echo this account is suspended", "it sent: this account is suspended"),
+        // It begins like the length of a line of Git's protocol.
+        ("echo Access denied by the bastion", "it sent: Access denied by the bastion"),
         ("exit 3", "`ssh` ended with status 3"),
     ] {
         fs::write(&keys, format!("command=\"{command}\" {key}")).unwrap();
