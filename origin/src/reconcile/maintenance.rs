@@ -27,6 +27,10 @@ const LFS_SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 pub(super) struct Maintenance {
     /// Not a spawned task: it holds the data directory, and must end with the worker.
     running: Option<Pin<Box<dyn Future<Output = MaintenanceEnd> + Send>>>,
+    /// Another mirror is being maintained: this one is next, so that what is due does not wait for the next poll.
+    waiting: Option<Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send>>>,
+    /// What `waiting` ended with.
+    permit: Option<OwnedSemaphorePermit>,
     /// Whether the mirror may have changed since the last maintenance.
     pub(super) is_due: bool,
     last_start: Option<Instant>,
@@ -46,6 +50,8 @@ impl Maintenance {
     pub(super) fn new() -> Self {
         Self {
             running: None,
+            waiting: None,
+            permit: None,
             is_due: true,
             last_start: None,
             last_lfs_sweep: None,
@@ -54,17 +60,27 @@ impl Maintenance {
         }
     }
 
-    /// Waits for the end of a running maintenance; forever if there is none.
+    /// Waits for the end of a running maintenance, or until one that waits can start; forever if there is neither.
     pub(super) async fn ended(&mut self) {
-        let end = match &mut self.running {
-            Some(running) => running.await,
-            None => std::future::pending().await,
-        };
-        self.needs_bundle |= end.needs_bundle;
-        self.running = None;
+        match (&mut self.running, &mut self.waiting) {
+            (Some(running), _) => {
+                self.needs_bundle |= running.await.needs_bundle;
+                self.running = None;
+            }
+            (None, Some(waiting)) => {
+                self.permit = Some(waiting.await);
+                self.waiting = None;
+            }
+            (None, None) => std::future::pending().await,
+        }
     }
 
-    /// Starts maintenance if it is due, and no other mirror's is running. It keeps the published revisions, those of `parts`
+    /// Whether one that waited can start.
+    pub(super) fn can_start(&self) -> bool {
+        self.permit.is_some()
+    }
+
+    /// Starts maintenance if it is due, or waits until no other mirror's is running. It keeps the published revisions, those of `parts`
     /// and those of `candidates`.
     pub(super) fn start<'a>(
         &mut self,
@@ -82,10 +98,16 @@ impl Maintenance {
         let bundle = context.max_stored_mirror.is_some()
             && self.needs_bundle
             && has_passed(self.last_bundle, INCREMENTAL_INTERVAL);
+        let (waiting, permit) = (self.waiting.take(), self.permit.take());
         if self.running.is_some() || !(is_due || sweep_lfs || bundle) {
             return;
         }
-        let Ok(permit) = context.maintenance.clone().try_acquire_owned() else { return };
+        let permits = context.maintenance.clone();
+        let Some(permit) = permit.or_else(|| permits.clone().try_acquire_owned().ok()) else {
+            let acquire = async { permits.acquire_owned().await.expect("the semaphore is never closed") };
+            self.waiting = waiting.or_else(|| Some(Box::pin(acquire)));
+            return;
+        };
         self.is_due = false;
         self.last_start = Some(now);
         if sweep_lfs {

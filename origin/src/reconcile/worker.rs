@@ -15,7 +15,7 @@
 //! | a build started or ended to fetch LFS objects | `handle_step` | updates the state |
 //! | a back-off ended ([`BackOffs`]) | `run` | marks its service due |
 //! | a rebuild of a lost version was requested, or ended ([`Rebuilds`]) | `run` | starts it; marks a service due whose current version stays lost, and triggers a poll that repairs the mirror |
-//! | maintenance ended ([`Maintenance`]) | `run` | triggers a poll that repairs the mirror |
+//! | maintenance ended, or can start after that of another mirror ([`Maintenance`]) | `run` | triggers a poll that repairs the mirror; starts it |
 //! | a signal ([`WorkerSignals`](super::signals::WorkerSignals)) | `run` | triggers a poll, marks all or all composed services due, or ends back-offs |
 //! | a new configuration | `reconfigure` | changes the schedule, ends back-offs |
 //! | other services were assigned | `reassign` | forgets removed services, marks new ones due |
@@ -132,10 +132,14 @@ impl Worker {
             tokio::select! {
                 poll = self.polls.ended() => {
                     self.handle_poll(poll);
-                    let (mirrored, candidates) = (self.state.borrow().mirrored, self.steps.candidates());
-                    self.maintenance.start(&self.repository, mirrored, &self.services, &self.parts, candidates);
+                    self.start_maintenance();
                 }
-                () = self.maintenance.ended() => self.polls.trigger_if_needed(),
+                () = self.maintenance.ended() => {
+                    self.polls.trigger_if_needed();
+                    if self.maintenance.can_start() {
+                        self.start_maintenance();
+                    }
+                }
                 end = self.steps.next() => self.handle_step(end),
                 due = self.rebuilds.next(&self.services) => {
                     due.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
@@ -181,6 +185,11 @@ impl Worker {
         }
         self.restoring = !self.services.is_empty();
         self.mark_all_due(Cause::Started);
+    }
+
+    fn start_maintenance(&mut self) {
+        let (mirrored, candidates) = (self.state.borrow().mirrored, self.steps.candidates());
+        self.maintenance.start(&self.repository, mirrored, &self.services, &self.parts, candidates);
     }
 
     fn mark_all_due(&mut self, cause: Cause) {

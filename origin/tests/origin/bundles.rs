@@ -26,6 +26,23 @@ async fn stored(home: &Home, url: &str) -> Arc<Descriptor> {
     descriptor
 }
 
+/// Their maintenance takes turns, and none waits for its next poll, an hour later.
+#[tokio::test]
+async fn each_of_many_mirrors_is_stored_after_its_first_poll() {
+    const MIRRORS: u8 = 12;
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = storing(&home, &upstream.url());
+    for number in 1..MIRRORS {
+        let mut more = config.repositories[0].clone();
+        more.name = format!("shop-{number}").parse().unwrap();
+        config.services.push(ServiceConfig::new(more.name.as_str().parse().unwrap(), more.name.clone()));
+        config.repositories.push(more);
+    }
+    let node = home.start(config).await;
+    until(async || node.metric(FULL).await == f64::from(MIRRORS)).await;
+    node.stop().await;
+}
+
 fn lose_mirrors(home: &Home) {
     fs::remove_dir_all(home.data_dir().join("mirrors")).unwrap();
 }
