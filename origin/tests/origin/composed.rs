@@ -178,12 +178,25 @@ async fn operators_compose_services_and_are_told_which_part_is_wrong() {
     let part =
         |repository: &str, to: &str| json!({ "repository": repository, "ref": "main", "folder": "deploy", "to": to });
     for (document, field, detail) in [
-        (json!({ "parts": [] }), "repository", "it is missing"),
+        (json!({ "parts": [] }), "repository", "or `parts` with at least one part"),
         (json!({ "parts": [part("shop", "")] }), "parts", "`to` must be a folder"),
         (json!({ "parts": [part("shop", "../x")] }), "parts", "relative path without `..`"),
         (json!({ "parts": [{ "repository": "shop" }] }), "parts", "missing field `to`"),
         (json!({ "parts": [part("shop", "a/b"), part("config", "a")] }), "parts", "`to = \"a/b\"` is in `to = \"a\"`"),
         (json!({ "parts": [part("shop", "a"), part("config", "a")] }), "parts", "`to = \"a\"` is in `to = \"a\"`"),
+        (json!({ "parts": [part("shop", "a,b")] }), "parts", "`to = \"a,b\"` has a control character, or one of"),
+        (json!({ "parts": [part("shop", "a/*")] }), "parts", "`to = \"a/*\"` has a control character, or one of"),
+        (
+            json!({ "parts": [part("shop", "a\u{7}")] }),
+            "parts",
+            "`to = \"a\\u{7}\"` has a control character, or one of",
+        ),
+        (json!({ "parts": [part("shop", "a/-x")] }), "parts", "a name that begins with `-`"),
+        (
+            json!({ "parts": [part("shop", "a/b"), part("config", "A")] }),
+            "parts",
+            "`to = \"A\"` and `to = \"a/b\"` are one folder where case does not count",
+        ),
         (json!({ "parts": [part("shop", "a")], "repository": "shop" }), "repository", "each part has its own"),
         (json!({ "parts": [part("shop", "a")], "folder": "x" }), "folder", "each part has its own"),
         (json!({ "parts": [part("shop", "a")], "lfs": true }), "lfs", "LFS files of parts"),

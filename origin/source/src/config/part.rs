@@ -22,7 +22,8 @@ pub struct PartConfig {
     /// Folder of the source whose files are published. Default: the whole tree.
     #[serde(default)]
     pub folder: FolderPath,
-    /// Folder of the service that gets the files, such as `chart`. No part is in the folder of another one.
+    /// Folder of the service that gets the files, such as `chart`. No part is in the folder of another one, also where case
+    /// does not count. No component begins with `-`, and none has a control character or one of `, = * ? [ ] \`.
     pub to: FolderPath,
 }
 

@@ -144,7 +144,8 @@ impl ServiceConfig {
         let error = |field: &str, detail: &str| ValidationError::new(field, detail);
         if self.parts.is_empty() {
             let is_missing = self.repository.is_none();
-            return is_missing.then(|| error("repository", "it is missing")).into_iter().collect();
+            let reason = "it is missing: name a repository, or `parts` with at least one part";
+            return is_missing.then(|| error("repository", reason)).into_iter().collect();
         }
         let of_one = [
             ("repository", self.repository.is_some()),
@@ -168,8 +169,22 @@ impl ServiceConfig {
                 errors.push(error("parts", "`to` must be a folder, such as `chart`"));
             } else if to.as_str().len() > MAX_TO_BYTES {
                 errors.push(error("parts", &format!("`to` has more than {MAX_TO_BYTES} bytes")));
+            } else if let Some(reason) = unusable_name(to) {
+                errors.push(error("parts", &format!("`to = \"{}\"` {reason}", to.as_str().escape_debug())));
             }
         }
+        let mut by_case: Vec<_> = folders.iter().map(|to| (format!("{to}/").to_lowercase(), *to)).collect();
+        by_case.sort_by(|a, b| a.0.cmp(&b.0));
+        let differ_in_case = |pair: &&[(String, &FolderPath)]| {
+            pair[1].0.starts_with(&pair[0].0) && !position(pair[1].1).starts_with(&position(pair[0].1))
+        };
+        errors.extend(by_case.windows(2).filter(differ_in_case).map(|pair| {
+            let detail = format!(
+                "`to = \"{}\"` and `to = \"{}\"` are one folder where case does not count: name one differently",
+                pair[0].1, pair[1].1
+            );
+            ValidationError::new("parts", detail)
+        }));
         let is_inside = |pair: &&[&FolderPath]| position(pair[1]).starts_with(&position(pair[0]));
         errors.extend(folders.windows(2).filter(is_inside).map(|pair| {
             let detail =
@@ -193,4 +208,13 @@ impl ServiceConfig {
         };
         (names.len() > 1).then(|| ValidationError::new("parts", detail()))
     }
+}
+
+/// Why a folder cannot be named in a command line, a pattern and the key of a revision.
+fn unusable_name(to: &FolderPath) -> Option<&'static str> {
+    if to.as_str().chars().any(|c| c.is_control() || ",=*?[]\\".contains(c)) {
+        return Some("has a control character, or one of `, = * ? [ ] \\`: use letters, digits, `-`, `_` and `.`");
+    }
+    let is_option = to.components().any(|name| name.starts_with('-'));
+    is_option.then_some("has a name that begins with `-`, which programs take for an option: name it differently")
 }
