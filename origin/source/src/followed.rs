@@ -53,10 +53,11 @@ impl Followed {
         }
     }
 
-    /// Whether a change of the upstream's ref with this full name may change what is followed. True if unknown.
-    pub fn may_follow(&self, moved: &str) -> bool {
+    /// Whether a change of the upstream's ref with this full name may change what is followed, or with `None` an event that
+    /// moves no ref. True if unknown.
+    pub fn may_follow(&self, moved: Option<&str>) -> bool {
         match &self.0 {
-            Kind::Git(revision) => revision.may_follow(moved),
+            Kind::Git(revision) => moved.is_some_and(|moved| revision.may_follow(moved)),
             Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => true,
         }
     }
@@ -142,7 +143,11 @@ mod tests {
         {
             let followed = read(helm, text, Some(&chart)).unwrap();
             assert_eq!(followed.to_string(), name);
-            assert!(followed.may_follow("refs/heads/main") && followed.revision().is_none());
+            assert!(
+                followed.may_follow(Some("refs/heads/main"))
+                    && followed.may_follow(None)
+                    && followed.revision().is_none()
+            );
             assert_eq!(followed.chart().unwrap().name, chart);
         }
         for (kind, text, chart, key, reason) in [
@@ -162,7 +167,11 @@ mod tests {
         for (text, name) in [("HEAD", "latest"), ("stable", "stable"), ("semver:^1", "semver:^1"), (&digest, &digest)] {
             let followed = read(SourceKind::Oci, text, None).unwrap();
             assert_eq!(followed.to_string(), name);
-            assert!(followed.may_follow("refs/heads/main") && followed.revision().is_none());
+            assert!(
+                followed.may_follow(Some("refs/heads/main"))
+                    && followed.may_follow(None)
+                    && followed.revision().is_none()
+            );
             assert!(followed.artifact().is_some() && followed.chart().is_none());
         }
         let chart: ChartName = "redis".parse().unwrap();

@@ -21,6 +21,7 @@ mod route;
 mod validation;
 mod versions;
 mod webhook;
+mod webhook_token;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -443,7 +444,8 @@ impl OperatorApi {
 }
 
 impl Handler for OperatorApi {
-    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+    async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        webhook_token::to_header(&mut request);
         let route = Route::parse(request.uri().path());
         let answer = self.answer(route.clone(), request, &peer).await;
         let mut response = answer.unwrap_or_else(Problem::into_response);

@@ -123,7 +123,8 @@ impl Handle {
     /// A webhook said that refs (all, if none is given) have moved to these revisions: a poll that finds them publishes them.
     pub(crate) fn expect(&self, refs: &[String], revisions: &[RevisionId]) {
         let (now, services) = (Instant::now(), self.services.borrow());
-        let may_follow = |service: &Service| refs.is_empty() || refs.iter().any(|it| service.followed.may_follow(it));
+        let may_follow =
+            |service: &Service| refs.is_empty() || refs.iter().any(|it| service.followed.may_follow(Some(it)));
         for service in services.iter().filter(|service| may_follow(service)) {
             revisions.iter().for_each(|revision| service.name_revision(revision.clone(), now));
         }

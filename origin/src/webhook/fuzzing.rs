@@ -8,7 +8,7 @@ const PROVIDERS: [Provider; 5] =
     [Provider::Github, Provider::Gitlab, Provider::Gitea, Provider::Bitbucket, Provider::Generic];
 
 /// The headers that carry signatures and events.
-const HEADERS: [&str; 12] = [
+const HEADERS: [&str; 13] = [
     "x-hub-signature-256",
     "x-hub-signature",
     "x-gitlab-token",
@@ -17,7 +17,8 @@ const HEADERS: [&str; 12] = [
     "webhook-signature",
     "x-gitea-signature",
     "x-forgejo-signature",
-    "x-weir-signature",
+    "x-signature",
+    "x-webhook-token",
     "x-github-event",
     "x-gitea-event",
     "x-event-key",

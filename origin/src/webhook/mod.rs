@@ -20,6 +20,7 @@ use std::str::FromStr;
 
 use http::HeaderMap;
 
+pub(crate) use generic::TOKEN;
 pub use signature::Secret;
 use signature::{Check, Proof};
 use weir_protocol::revision_id::RevisionId;
@@ -198,8 +199,9 @@ impl Delivery {
         self.length += bytes.len();
     }
 
-    /// Finishes a delivery. `may_concern` returns whether a service may follow a ref, given by its full name.
-    pub fn finish(self, may_concern: impl Fn(&str) -> bool) -> DeliveryResult {
+    /// Finishes a delivery. `may_concern` returns whether a service may follow a ref, given by its full name; or with `None`,
+    /// whether an event that moves no ref, such as a release, may change what a service follows.
+    pub fn finish(self, may_concern: impl Fn(Option<&str>) -> bool) -> DeliveryResult {
         if !self.check.matches() {
             return DeliveryResult::Refused;
         }
@@ -209,8 +211,9 @@ impl Delivery {
         let trigger = |refs| DeliveryResult::TriggerPoll { refs, revisions: revisions::parse(&self.body) };
         match self.provider.parse(&self.event, &self.body) {
             Notification::Ping => DeliveryResult::Ignored(Ignored::Ping),
+            Notification::OtherEvent if may_concern(None) => trigger(Vec::new()),
             Notification::OtherEvent => DeliveryResult::Ignored(Ignored::OtherEvent),
-            Notification::RefsMoved(refs) if refs.is_empty() || refs.iter().any(|name| may_concern(name)) => {
+            Notification::RefsMoved(refs) if refs.is_empty() || refs.iter().any(|name| may_concern(Some(name))) => {
                 trigger(refs)
             }
             Notification::RefsMoved(_) => DeliveryResult::Ignored(Ignored::NotFollowed),

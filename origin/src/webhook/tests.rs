@@ -37,7 +37,7 @@ fn signed(provider: Provider, event: &str, secret: &str, body: &[u8]) -> HeaderM
 fn judge(provider: Provider, headers: &HeaderMap, body: &[u8], follows: &str) -> DeliveryResult {
     let mut delivery = Delivery::begin(provider, headers, &[secret(SECRET)]);
     body.chunks(7).for_each(|part| delivery.push(part));
-    delivery.finish(|name| name == follows)
+    delivery.finish(|name| name == Some(follows))
 }
 
 macro_rules! payload {
@@ -161,7 +161,7 @@ fn gitlab_s_signatures_are_over_id_time_and_body() {
         ]);
         let mut delivery = Delivery::begin(Provider::Gitlab, &headers, &[secret(&token)]);
         delivery.push(body);
-        delivery.finish(|name| name == "refs/heads/main")
+        delivery.finish(|name| name == Some("refs/heads/main"))
     };
     let triggers = |result| matches!(result, DeliveryResult::TriggerPoll { refs, .. } if refs == ["refs/heads/main"]);
     assert!(triggers(result_of("f5e5f430", &format!("v1,{tag}"))));
@@ -254,4 +254,35 @@ proptest! {
             DeliveryResult::Refused => prop_assert!(false, "it is signed"),
         }
     }
+}
+
+/// A registry and a Helm repository change without a ref that moves.
+#[test]
+fn any_event_but_a_ping_polls_what_has_no_refs() {
+    let judge = |provider, event, body: &[u8]| {
+        let mut delivery = Delivery::begin(provider, &signed(provider, event, SECRET, body), &[secret(SECRET)]);
+        delivery.push(body);
+        delivery.finish(|_| true)
+    };
+    let polls = DeliveryResult::TriggerPoll { refs: Vec::new(), revisions: Vec::new() };
+    for event in ["package", "registry_package", "release", "page_build"] {
+        assert_eq!(judge(Provider::Github, event, b"{}"), polls, "{event}");
+    }
+    assert_eq!(judge(Provider::Gitea, "package", b"{}"), polls);
+    assert_eq!(judge(Provider::Gitlab, "Release Hook", br#"{"object_kind": "release"}"#), polls);
+    assert_eq!(judge(Provider::Github, "ping", b"{}"), DeliveryResult::Ignored(Ignored::Ping));
+}
+
+#[test]
+fn who_cannot_sign_sends_the_secret() {
+    let judge = |pairs: &[(&str, &str)]| {
+        Delivery::begin(Provider::Generic, &headers(pairs), &[secret(SECRET)]).finish(|_| true)
+    };
+    assert_eq!(
+        judge(&[("X-Webhook-Token", SECRET)]),
+        DeliveryResult::TriggerPoll { refs: Vec::new(), revisions: Vec::new() }
+    );
+    assert_eq!(judge(&[("X-Webhook-Token", "another")]), DeliveryResult::Refused);
+    let wrong = hex_hmac("another", b"");
+    assert_eq!(judge(&[("X-Webhook-Token", SECRET), ("X-Signature", &wrong)]), DeliveryResult::Refused);
 }

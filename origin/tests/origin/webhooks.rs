@@ -179,3 +179,26 @@ async fn a_long_body_is_accepted_and_a_too_long_one_refused() {
     assert_eq!(status, 413);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_sender_that_cannot_sign_has_its_secret_in_no_answer() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = start(&home, &upstream).await;
+    let secret = "a-token-of-24-characters";
+    fs::write(home.file("webhook"), secret).unwrap();
+    let triggered = |reply: (u16, Value)| assert_eq!((reply.0, &reply.1["result"]), (202, &json!("triggered")));
+    let path = "generic/shop";
+    for (path, headers) in [
+        (path.to_owned(), [("X-Webhook-Token", secret.to_owned())].as_slice()),
+        (path.to_owned(), &[("Authorization", format!("Bearer {secret}"))]),
+        (format!("{path}/{secret}"), &[]),
+    ] {
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        triggered(send(&home, &node, &path, &headers, "{}".to_owned()).await);
+    }
+    for path in [format!("{path}/another"), format!("github/shop/{secret}"), format!("{path}x/{secret}")] {
+        let (status, answer) = send(&home, &node, &path, &[], "{}".to_owned()).await;
+        assert!([401, 404].contains(&status) && !answer.to_string().contains(secret), "{path}: {status} {answer}");
+    }
+    node.stop().await;
+}
