@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use weir_git::lfs::{LfsFile, LfsOid};
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
@@ -28,6 +28,8 @@ pub(super) struct LfsFetches {
     claims: Mutex<Claims>,
     /// Notified when objects are released.
     released: Notify,
+    /// Walks of trees, as many as builds.
+    walks: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -63,7 +65,8 @@ impl LfsFetches {
     pub(super) fn new(poller: Arc<Poller>, held_until: Option<Instant>) -> Self {
         let reason = || "the LFS server or its storage sent `Retry-After`".to_owned();
         let claims = Claims { held_until: held_until.map(|until| (until, reason())), ..Claims::default() };
-        Self { poller, claims: Mutex::new(claims), released: Notify::new() }
+        let walks = Arc::new(Semaphore::new(poller.repository.builds()));
+        Self { poller, claims: Mutex::new(claims), released: Notify::new(), walks }
     }
 
     /// The end of the server's `Retry-After`, and its reason.
@@ -239,12 +242,13 @@ impl LfsFetches {
         revision: &RevisionId,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
         let repository = &self.poller.repository;
+        let permit = self.walks.clone().acquire_owned().await.ok();
         let (source, service, revision) = (repository.source.clone(), service.clone(), revision.clone());
         let missing = move |stop: &AtomicBool| match source.mirror() {
             Some(mirror) => mirror.missing_lfs_files(&service, &revision, stop),
             None => Ok(Vec::new()),
         };
-        repository.run("lfs", "lfs", (), repository.build_timeout(), missing).await
+        repository.run("lfs", "lfs", permit, repository.build_timeout(), missing).await
     }
 
     fn claims(&self) -> MutexGuard<'_, Claims> {

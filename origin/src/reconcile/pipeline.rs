@@ -30,7 +30,7 @@ pub(super) struct Pipeline {
     pub(super) repository: Arc<Repository>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) lfs: Arc<LfsFetches>,
-    /// One fewer than the origin's builds, so that the services of one repository, however slow, leave one to the others.
+    /// See [`Repository::builds`].
     builds: Arc<Semaphore>,
     unpublished: Arc<Semaphore>,
 }
@@ -39,7 +39,7 @@ impl Pipeline {
     /// `lfs_held_until`: the end of the LFS server's `Retry-After`, which a predecessor received.
     pub(super) fn new(poller: Arc<Poller>, lfs_held_until: Option<Instant>) -> Self {
         let (repository, state) = (poller.repository.clone(), poller.state.clone());
-        let builds = Arc::new(Semaphore::new((repository.context.concurrent_builds - 1).max(1)));
+        let builds = Arc::new(Semaphore::new(repository.builds()));
         let unpublished = Arc::new(Semaphore::new(MAX_UNPUBLISHED));
         Self { repository, state, lfs: Arc::new(LfsFetches::new(poller, lfs_held_until)), builds, unpublished }
     }

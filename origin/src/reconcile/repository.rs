@@ -43,6 +43,11 @@ impl Repository {
         }
     }
 
+    /// Its builds at a time: one fewer than the origin's, so that its services, however slow, leave one to other repositories.
+    pub(super) fn builds(&self) -> usize {
+        (self.context.concurrent_builds - 1).max(1)
+    }
+
     /// Triggers a poll if the source needs one, such as to repair a damaged mirror.
     pub(super) fn poll_if_needed(&self) {
         if self.source.needs_poll(Instant::now()) {
