@@ -95,6 +95,9 @@ impl<'a> Assembler<'a> {
             let done = match message {
                 Message::Run(done) => *done,
                 Message::Part(tar) => {
+                    if self.context.interrupt.load(Ordering::Relaxed) {
+                        return Err(TarballError::Interrupted);
+                    }
                     let bytes = tar.len() as u64;
                     self.digests.update(&[tar]);
                     self.parts.leave(bytes);

@@ -129,6 +129,11 @@ impl<F> Walk<'_, F> {
         self.limits.max_entries
     }
 
+    /// Where the source takes steps for what it matches, or reads to match.
+    pub fn matcher(&mut self) -> &mut Matcher {
+        &mut self.matcher
+    }
+
     /// Counts an entry. A source calls this for each entry as it reads it, before it stores it, so that large directories
     /// take no more memory than the limit allows.
     ///

@@ -99,15 +99,17 @@ impl LfsObjects {
     ) -> Result<(), E> {
         let path = self.path(&pointer.oid);
         let (mut file, mut hash) = (File::open(&path)?, Context::new(&SHA256));
+        let mut size = 0;
         loop {
             let mut bytes = Vec::new();
             if Read::by_ref(&mut file).take(piece).read_to_end(&mut bytes)? == 0 {
                 break;
             }
+            size += bytes.len() as u64;
             hash.update(&bytes);
             take(bytes)?;
         }
-        if hash.finish().as_ref() == pointer.oid.as_bytes() {
+        if size == pointer.size && hash.finish().as_ref() == pointer.oid.as_bytes() {
             return Ok(());
         }
         fs::remove_file(&path)?;

@@ -57,7 +57,7 @@ impl LineEnds {
 
 /// The attribute files from the root of the tree to the current directory of a walk.
 pub(super) struct Attributes {
-    /// The macros, which only the root's file defines. Their ids follow those of [`NAMES`].
+    /// What each attribute that is set stands for, by its id: nothing, unless it is a macro, which only the root's file defines.
     macros: Vec<Assignments>,
     ids: HashMap<String, usize>,
     /// For each entered directory: its attribute file, if it has one.
@@ -82,7 +82,8 @@ impl Attributes {
     /// Git's built-in attributes only (the macro `binary`).
     pub(super) fn new() -> Self {
         let ids = NAMES.iter().enumerate().map(|(id, name)| ((*name).to_owned(), id)).collect();
-        let mut attributes = Self { macros: Vec::new(), ids, levels: Vec::new(), bytes: 0 };
+        let macros = vec![Assignments::default(); NAMES.len()];
+        let mut attributes = Self { macros, ids, levels: Vec::new(), bytes: 0 };
         attributes.define_macros(b"[attr]binary -diff -merge -text");
         attributes
     }
@@ -118,7 +119,7 @@ impl Attributes {
 
     /// The attributes of a path in the current directory, relative to the root of the tree.
     pub(super) fn of(&self, path: &[u8], is_directory: bool, matcher: &mut Matcher) -> PathAttributes {
-        let mut found: Vec<Option<&State>> = vec![None; NAMES.len() + self.macros.len()];
+        let mut found: Vec<Option<&State>> = vec![None; self.macros.len()];
         matcher.spend(self.macros.len());
         for level in self.levels.iter().rev().flatten() {
             for (pattern, assignments) in level.rules.iter().rev() {
@@ -147,8 +148,8 @@ impl Attributes {
                 continue;
             }
             found[*id] = Some(state);
-            if *id >= NAMES.len() && *state == State::Set {
-                stack.extend(&self.macros[id - NAMES.len()]);
+            if *state == State::Set {
+                stack.extend(&self.macros[*id]);
             }
         }
     }
@@ -167,10 +168,8 @@ impl Attributes {
             }
         }
         for (name, assignments) in defined {
-            // An attribute that we read is none.
-            if let Some(at) = self.ids[&name].checked_sub(NAMES.len()) {
-                self.macros[at] = self.known(&assignments).unwrap_or_default();
-            }
+            let id = self.ids[&name];
+            self.macros[id] = self.known(&assignments).unwrap_or_default();
         }
     }
 

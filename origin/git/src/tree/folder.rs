@@ -8,10 +8,13 @@ use gix::prelude::FindExt;
 use gix::{ObjectId, Repository};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
-use weir_tarball::{FolderPath, Limits, Matcher, TarballError};
+use weir_tarball::{FolderPath, Matcher, TarballError};
 
 use super::attributes::{Attributes, FILE_NAME, MAX_BYTES};
 use crate::commit::Commit;
+
+/// The most steps of matching the folder's own path: a second of one processor.
+const MAX_MATCH_STEPS: u64 = 50_000_000;
 
 /// A folder of a commit.
 pub(super) struct Folder {
@@ -38,13 +41,13 @@ pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> R
     let id = ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| TarballError::object(commit, e))?;
     let tree = Commit::read(&repo.objects, id).map_err(|e| TarballError::object(id, e))?.tree;
     let mut folder = Folder { tree, attributes: Attributes::new(), attribute_files: Vec::new(), export_ignored: false };
-    let (mut above, mut matcher) = (String::new(), Matcher::default());
+    let (mut above, mut matcher) = (String::new(), Matcher::with_steps(MAX_MATCH_STEPS));
     for name in path.components() {
         // Large trees above the folder take no memory for their other entries.
         let entries = read_tree(repo, folder.tree, above.as_bytes(), |entry| {
             Ok(entry.filename == name || entry.filename == FILE_NAME)
         })?;
-        enter(repo, &mut folder, &above, &entries)?;
+        enter(repo, &mut folder, &above, &entries, &mut matcher)?;
         if !above.is_empty() {
             above.push('/');
         }
@@ -62,15 +65,21 @@ pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> R
         }
         folder.export_ignored |= folder.attributes.of(above.as_bytes(), true, &mut matcher).export_ignore;
         if matcher.is_exhausted() {
-            return Err(TarballError::PatternsTooSlow { limit: Limits::default().max_match_steps });
+            return Err(TarballError::PatternsTooSlow { limit: MAX_MATCH_STEPS });
         }
         folder.tree = entry.id;
     }
     Ok(folder)
 }
 
-fn enter(repo: &Repository, folder: &mut Folder, path: &str, entries: &[TreeEntry]) -> Result<(), TarballError> {
-    if let Some(id) = enter_attributes(repo, &mut folder.attributes, path.as_bytes(), entries)? {
+fn enter(
+    repo: &Repository,
+    folder: &mut Folder,
+    path: &str,
+    entries: &[TreeEntry],
+    matcher: &mut Matcher,
+) -> Result<(), TarballError> {
+    if let Some(id) = enter_attributes(repo, &mut folder.attributes, path.as_bytes(), entries, matcher)? {
         folder.attribute_files.push((path.to_owned(), id));
     }
     Ok(())
@@ -82,6 +91,7 @@ pub(super) fn enter_attributes(
     attributes: &mut Attributes,
     path: &[u8],
     entries: &[TreeEntry],
+    matcher: &mut Matcher,
 ) -> Result<Option<ObjectId>, TarballError> {
     // A symlink of that name is not followed, as in Git.
     let file = entries.iter().find(|entry| entry.name == FILE_NAME && entry.mode.is_blob());
@@ -93,9 +103,13 @@ pub(super) fn enter_attributes(
             let path = if above.is_empty() { ".gitattributes".to_owned() } else { format!("{above}/.gitattributes") };
             return Err(TarballError::AttributesTooLarge { path, size, limit: MAX_BYTES });
         }
-        let mut buffer = Vec::new();
-        read_blob(repo, entry.id, &mut buffer)?;
-        contents = Some(buffer);
+        // One file may be that of many directories.
+        matcher.spend(usize::try_from(size).unwrap_or(usize::MAX));
+        if !matcher.is_exhausted() {
+            let mut buffer = Vec::new();
+            read_blob(repo, entry.id, &mut buffer)?;
+            contents = Some(buffer);
+        }
     }
     attributes.enter(path, contents.as_deref());
     Ok(file.map(|entry| entry.id))

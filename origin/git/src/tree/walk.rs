@@ -62,7 +62,7 @@ impl TreeWalk<'_, '_> {
         let repo = &self.tree.repository;
         let entries = folder::read_tree(repo, tree, &self.path, |_| self.into.count().map(|()| true))?;
         let directory = self.path.strip_suffix(b"/").unwrap_or(&self.path);
-        folder::enter_attributes(repo, &mut self.attributes, directory, &entries)?;
+        folder::enter_attributes(repo, &mut self.attributes, directory, &entries, self.into.matcher())?;
         self.levels.push(Level { entries: entries.into_iter(), path_bytes: self.path.len() });
         Ok(())
     }

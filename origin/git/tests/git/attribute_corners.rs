@@ -28,7 +28,7 @@ fn names(entries: &[TarEntry]) -> Vec<String> {
 
 #[test]
 fn each_rule_decides_as_in_git_archive() {
-    let rules: [&[u8]; 36] = [
+    let rules: [&[u8]; 37] = [
         b"plain.x export-ignore\r\nkeep eol=crlf\r\n",
         b"  plain.x export-ignore\n",
         b"\tplain.x\texport-ignore\n",
@@ -62,6 +62,7 @@ fn each_rule_decides_as_in_git_archive() {
         b"plain.x\\ export-ignore\n",
         b"[attr]m export-ignore eol=crlf\nplain.x m\nkeep -m\n",
         b"[attr]m export-ignore\n[attr]n m\nplain.x n\n",
+        b"[attr]text eol=crlf\nplain.x text\nkeep -text\n",
         b"[attr]m export-ignore\nplain.x m -export-ignore\ndir2/x -export-ignore m\n",
         b"plain.x export-ignore keep\nkeep bad,name export-ignore",
         b"*.x text=auto eol=crlf\nkeep eol=CRLF\ndir2/x eol=crlf -crlf\n",

@@ -113,3 +113,17 @@ fn a_build_has_a_bound_of_steps() {
     let error = build_limited(&git.dir, &commit, &Selection::default(), 1, &limits).unwrap_err().to_string();
     assert!(error.contains("takes more than 1000000 steps"), "{error}");
 }
+
+/// A small pack can have one large file of attributes in any number of directories.
+#[test]
+fn attributes_of_many_directories_take_steps() {
+    let git = Git::new();
+    let (rules, file) = (git.blob("a x\n".repeat(10_000).as_bytes()), git.blob(b"one\n"));
+    let folder = git.raw_tree(&[("100644", b".gitattributes", &rules), ("100644", b"f", &file)]);
+    let names: Vec<String> = (0..100).map(|number| format!("{number:03}")).collect();
+    let folders: Vec<_> = names.iter().map(|name| ("40000", name.as_bytes(), folder.as_str())).collect();
+    let commit = git.commit_tree(&folders);
+    let limits = Limits { max_match_steps: 1_000_000, ..Limits::default() };
+    let error = build_limited(&git.dir, &commit, &Selection::default(), 1, &limits).unwrap_err().to_string();
+    assert!(error.contains("takes more than 1000000 steps"), "{error}");
+}
