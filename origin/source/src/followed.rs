@@ -5,7 +5,7 @@ use std::fmt;
 use semver::Version;
 use weir_git::revision::Revision;
 use weir_tarball::FolderPath;
-use weir_upstream::{SourceKind, loose_version, tag_version};
+use weir_upstream::{SourceKind, loose_version, parse_version};
 
 use super::helm::{Chart, ChartName};
 use super::oci::ArtifactRef;
@@ -66,7 +66,7 @@ impl Followed {
     pub(crate) fn version(&self, name: &str) -> Option<Version> {
         match &self.0 {
             Kind::Git(Revision::Version(range)) => range.version(name),
-            Kind::Artifact(ArtifactRef::Range(range)) => range.without_prefix(name).and_then(tag_version),
+            Kind::Artifact(ArtifactRef::Range(range)) => range.without_prefix(name).and_then(parse_version),
             Kind::Chart(_) => loose_version(name),
             Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
         }

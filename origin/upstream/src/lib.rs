@@ -45,7 +45,7 @@ pub use error::{NotAllowed, Server, UpstreamError};
 pub use fuzz::fuzz_upstream_words;
 pub use kind::SourceKind;
 pub use layer_selector::{LayerOperation, LayerSelector};
-pub use loose_version::{is_canonical, loose_version, tag_version};
+pub use loose_version::{is_canonical, loose_version};
 pub use platform_name::{PlatformName, PlatformNameError};
 pub use progress::{ActivePoll, FetchProgress, FetchSnapshot, Phase};
 pub use range::{SEMVER, VersionRange, VersionRangeError, parse_version};

@@ -13,11 +13,6 @@ pub fn loose_version(text: &str) -> Option<Version> {
     Some(Version { major, minor, patch, pre, build })
 }
 
-/// The version that a tag of a registry names. One number alone may be a date, a build or a part of a commit id.
-pub fn tag_version(text: &str) -> Option<Version> {
-    loose_version(text).filter(|_| split(text).0.contains('.'))
-}
-
 /// Whether a version is written as SemVer has it: with three numbers, and without `v`.
 pub fn is_canonical(text: &str) -> bool {
     Version::parse(text).is_ok()
@@ -84,11 +79,6 @@ mod tests {
             "١",
         ] {
             assert_eq!(loose_version(text), None, "{text}");
-        }
-        for (tag, is_version) in
-            [("0.1", true), ("v2024.01.05", true), ("1", false), ("v1-rc.1", false), ("4711815", false)]
-        {
-            assert_eq!(tag_version(tag).is_some(), is_version, "{tag}");
         }
     }
 

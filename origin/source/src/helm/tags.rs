@@ -3,14 +3,11 @@
 use std::collections::HashSet;
 
 use semver::Version;
-use weir_upstream::{is_canonical, tag_version};
+use weir_upstream::{is_canonical, parse_version};
 
 use super::chart::{Chart, MAX_VERSION_BYTES};
 use crate::LeftOutRef;
 use crate::passed_over::PassedOver;
-
-/// The most tags of one version: each costs a request.
-const MAX_TRIED: usize = 4;
 
 /// The followed tags, each with the version as the chart has it, and the tags that seem to be higher.
 type Choice<'a> = (Vec<(String, &'a str)>, Vec<LeftOutRef>);
@@ -26,7 +23,7 @@ pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Choice<'a>
     for tag in tags {
         // A tag has no `+`, so helm writes `_`.
         let text = tag.replace('_', "+");
-        let Some(version) = tag_version(&text).filter(|_| text.len() <= MAX_VERSION_BYTES) else {
+        let Some(version) = parse_version(&text).filter(|_| text.len() <= MAX_VERSION_BYTES) else {
             passed_over.add(tag, "is not a version as helm reads it", |version| chart.contains(version));
             continue;
         };
@@ -48,7 +45,7 @@ pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Choice<'a>
     followed.sort_by_cached_key(|(_, text, _)| !is_canonical(text));
     let mut seen = HashSet::new();
     let once = followed.into_iter().filter(|(.., tag)| seen.insert(*tag));
-    Ok((once.take(MAX_TRIED).map(|(_, text, tag)| (text, tag)).collect(), passed_over))
+    Ok((once.map(|(_, text, tag)| (text, tag)).collect(), passed_over))
 }
 
 #[cfg(test)]
@@ -90,20 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn few_of_many_tags_of_one_version_are_tried() {
-        let mut tags: Vec<String> = (1..120).map(|zeros| format!("{}1.0", "0".repeat(zeros))).collect();
-        tags.extend(["1.0.0", "v1.0.0"].map(str::to_owned));
-        let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
-        let (chosen, _) = choose(&chart, &tags).unwrap();
-        assert_eq!((chosen.len(), chosen[0].1), (MAX_TRIED, "1.0.0"));
-    }
-
-    #[test]
-    fn a_tag_of_two_numbers_is_a_version_and_one_of_four_is_named() {
-        let tags: Vec<String> = ["0.0.1", "v0.1", "0.1", "4711815", "0.1.0.1", "latest"].map(str::to_owned).into();
+    fn a_tag_of_three_numbers_is_a_version_and_others_are_named() {
+        let tags: Vec<String> =
+            ["0.0.1", "v0.1", "0.1", "2024.01", "4711815", "0.1.0.1", "latest"].map(str::to_owned).into();
         let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
         let (chosen, passed_over) = choose(&chart, &tags).unwrap();
-        assert_eq!(chosen.iter().map(|(_, tag)| *tag).collect::<Vec<_>>(), ["v0.1", "0.1"]);
-        assert_eq!(passed_over.iter().map(|each| &*each.name).collect::<Vec<_>>(), ["chart `shop` `0.1.0.1`"]);
+        assert_eq!(chosen.iter().map(|(_, tag)| *tag).collect::<Vec<_>>(), ["0.0.1"]);
+        let named = ["2024.01", "0.1.0.1", "v0.1"].map(|tag| format!("chart `shop` `{tag}`"));
+        assert_eq!(passed_over.iter().map(|each| &*each.name).collect::<Vec<_>>(), named);
     }
 }

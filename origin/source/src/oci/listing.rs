@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use weir_protocol::digest::Sha256;
-use weir_upstream::{LayerSelector, PlatformName, UpstreamError, VersionRange, parse_version, tag_version};
+use weir_upstream::{LayerSelector, PlatformName, UpstreamError, VersionRange, parse_version};
 
 use super::super::archive::Layout;
 use super::artifact_ref::ArtifactRef;
@@ -225,7 +225,7 @@ impl Listing<'_> {
 }
 
 /// The tag with the highest version in a range, and those that seem to be higher, or why there is none. Of equal versions the
-/// tag with three numbers counts, and then the one that sorts last.
+/// tag that sorts last counts.
 fn highest<'a>(
     range: &VersionRange,
     tags: &'a [String],
@@ -234,16 +234,16 @@ fn highest<'a>(
     let (mut best, mut highest, mut passed_over) = (None, None, PassedOver::default());
     for tag in tags {
         let Some(text) = range.without_prefix(tag) else { continue };
-        let Some(version) = tag_version(text) else {
+        let Some(version) = parse_version(text) else {
             passed_over.add(text, "is not a version", |version| range.contains(version));
             continue;
         };
         if range.contains(&version) {
-            best = best.max(Some((version.clone(), parse_version(text).is_some(), tag)));
+            best = best.max(Some((version.clone(), tag)));
         }
         highest = highest.max(Some(version));
     }
-    if let Some((version, _, tag)) = best {
+    if let Some((version, tag)) = best {
         return Ok((tag, passed_over.above(&version, &format!("tag of `{name}`"))));
     }
     let count = if tags.len() == 1 { "1 tag".to_owned() } else { format!("{} tags", tags.len()) };
@@ -269,16 +269,16 @@ mod tests {
             Ok::<_, String>([tag.to_owned()].into_iter().chain(higher).collect::<Vec<_>>().join(" "))
         };
         for (range, tags, expected) in [
-            ("*", &["0.0.1", "0.1", "latest"][..], "0.1"),
+            ("*", &["0.0.1", "0.1", "latest"][..], "0.0.1 `0.1`"),
             ("*", &["1.2", "v1.2", "1.2.0", "1.1.9"], "1.2.0"),
             ("*", &["1.2.0", "v1.2.0"], "v1.2.0"),
-            ("*", &["2024.01.05", "4711815", "v20", "2024.01.04"], "2024.01.05"),
+            ("*", &["2024.01.05", "4711815", "v20", "2024.1.4"], "2024.1.4 `2024.01.05`"),
             ("^1", &["1.2.0", "1.2.0.1", "2.0.0.1", "1.2.0_3", "1.2.1_3"], "1.2.0 `1.2.1_3` `1.2.0.1`"),
-            ("api-*", &["1.0.0", "api-0.9", "api-1.0.0.1", "1.0.0.2"], "api-0.9 `1.0.0.1`"),
+            ("api-*", &["1.0.0", "api-0.9.0", "api-1.0.0.1", "1.0.0.2"], "api-0.9.0 `1.0.0.1`"),
         ] {
             assert_eq!(chosen(range, tags).as_deref(), Ok(expected), "{tags:?}");
         }
         let none = chosen("^2", &["1", "1.5", "1.4.0"]).unwrap_err();
-        assert_eq!(none, "no tag of `shop` is a version in `semver:^2`: 3 tags; highest version `1.5.0`");
+        assert_eq!(none, "no tag of `shop` is a version in `semver:^2`: 3 tags; highest version `1.4.0`");
     }
 }
