@@ -14,8 +14,9 @@ use weir_upstream::http::{Body, BodyError, Client, Validators};
 use weir_upstream::{FetchProgress, UpstreamError};
 
 use super::chart::Chart;
-use super::choice::{Release, Versions};
+use super::choice::{Place, Release, Versions};
 use super::index;
+use super::registry::ChartTag;
 use crate::encoding;
 use crate::page::{PAGE, is_page};
 
@@ -78,11 +79,9 @@ impl HelmIndex {
             self.skipped.inc_by(listed.unusable());
         }
         let Some(listed) = &*state else { return Ok(Vec::new()) };
-        let choose = |chart: &Chart| match listed.versions(chart) {
-            Some(versions) => versions.choose(chart, &listed.url),
-            None => Versions::default().choose(chart, &listed.url),
-        };
-        Ok(charts.iter().map(choose).collect())
+        let none = Versions::default();
+        let versions = |chart| listed.versions(chart).unwrap_or(&none);
+        Ok(charts.iter().map(|chart| choose(client, chart, versions(chart), &listed.url)).collect())
     }
 
     /// When the index was made, as far as it is known.
@@ -145,6 +144,20 @@ impl Listed {
     }
 }
 
+/// The version to follow. `index`: the URL that sent it.
+fn choose(client: &Client<'_>, chart: &Chart, versions: &Versions, index: &Url) -> Result<Release, String> {
+    let release = versions.choose(chart, index)?;
+    let (Place::Url(to) | Place::Registry(ChartTag { registry: to, .. })) = &release.at;
+    if client.leads_back(index, to) {
+        return Err(format!(
+            "chart `{}` {} has a URL in the index that leads back to the upstream, which would receive the credentials: \
+             the index is of another host",
+            chart.name, release.version
+        ));
+    }
+    Ok(release)
+}
+
 /// `<url>/index.yaml`.
 fn index_url(repository: &Url) -> Url {
     let mut url = repository.clone();
@@ -169,7 +182,6 @@ mod tests {
     use weir_upstream::Upstream;
     use weir_upstream::http::test_server::{NOT_MODIFIED, response, server, with_client};
 
-    use super::super::choice::Place;
     use super::*;
 
     const ETAG: &str = "etag: \"1\"\r\n";
@@ -236,6 +248,32 @@ mod tests {
             assert_eq!(list(&one), ["1.1.0 /charts/shop.tgz"]);
             assert!(is_conditional(), "no other chart is");
         });
+    }
+
+    #[test]
+    fn an_index_of_another_host_leads_not_back_to_an_upstream_with_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
+        std::fs::write(&token, "known").unwrap();
+        let mut upstream = Upstream::new("https://charts.example/stable");
+        let charts = charts(&[("shop", "HEAD")]);
+        for (has_token, sent_by, at, is_followed) in [
+            (false, "other.example", "https://charts.example/chosen", true),
+            (true, "charts.example", "https://charts.example/a.tgz", true),
+            (true, "other.example", "a.tgz", true),
+            (true, "other.example", "https://charts.example/chosen", false),
+            (true, "other.example", "oci://charts.example/chosen", false),
+        ] {
+            upstream.config.token_file = has_token.then(|| token.clone());
+            let index = format!("entries:\n  shop: [{{version: 1.0.0, urls: ['{at}']}}]\n");
+            let (versions, _) = index::read(index.as_bytes(), &charts).unwrap();
+            let from = Url::parse(&format!("https://{sent_by}/index.yaml")).unwrap();
+            let chosen = with_client(&upstream, |client| choose(client, &charts[0], &versions[0], &from));
+            match is_followed {
+                true => assert!(chosen.is_ok(), "{at}: {chosen:?}"),
+                false => assert!(chosen.unwrap_err().contains("leads back to the upstream"), "{at}"),
+            }
+        }
     }
 
     #[test]

@@ -219,12 +219,17 @@ impl<'a> Client<'a> {
 
     /// Refuses to be sent back to the upstream by another host, which would choose the path of a request with credentials.
     pub(super) fn not_sent_back(&self, from: &Url, to: Url) -> Result<Url, UpstreamError> {
-        let has_credentials = self.authorization.is_some() || self.session.upstream.config.client_certificate.is_some();
-        if has_credentials && self.other_host_of(from).is_some() && self.other_host_of(&to).is_none() {
+        if self.leads_back(from, &to) {
             let reason = "another host leads back to the upstream, which would receive the credentials";
             return Err(UpstreamError::Redirected { to: redirects::display_origin(&to), reason });
         }
         Ok(to)
+    }
+
+    /// Whether another host chose a URL of the upstream, which would receive the credentials.
+    pub fn leads_back(&self, from: &Url, to: &Url) -> bool {
+        let has_credentials = self.authorization.is_some() || self.session.upstream.config.client_certificate.is_some();
+        has_credentials && self.other_host_of(from).is_some() && self.other_host_of(to).is_none()
     }
 
     /// The `Location` of a response.
