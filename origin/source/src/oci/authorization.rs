@@ -12,6 +12,7 @@ use super::OciName;
 use super::challenge::{self, Challenge, TokenService};
 use super::error::RegistryError;
 use super::registry::Registry;
+use super::tags::has_only_number;
 use super::token::{Granted, Key};
 
 /// How long a registry is believed that demands nothing.
@@ -44,7 +45,7 @@ impl Registry<'_> {
         let challenge = match response.status() {
             StatusCode::UNAUTHORIZED => challenge::read(response.headers()).or(service),
             // Some registries say so that a token has ended, or another one has more rights by now.
-            status if may_be_of_token(status) && !is_pause && service.is_some() => service,
+            status if may_be_of_token(status, url) && !is_pause && service.is_some() => service,
             StatusCode::FORBIDDEN | StatusCode::NOT_FOUND if credentials.is_some() && kept.is_none() && !is_pause => {
                 let root = self.root()?;
                 match root.status() {
@@ -137,9 +138,11 @@ impl Registry<'_> {
     }
 }
 
-/// Whether a registry may answer so to a token that it does not accept any more.
-fn may_be_of_token(status: StatusCode) -> bool {
-    status.is_client_error() && ![404, 407, 408, 429].contains(&status.as_u16())
+/// Whether a registry may answer so to a token that it does not accept any more. What else is refused is requested in another
+/// way: a HEAD as a GET, and tags without their number.
+fn may_be_of_token(status: StatusCode, url: &Url) -> bool {
+    let is_refused_number = status != StatusCode::FORBIDDEN && has_only_number(url);
+    status.is_client_error() && ![404, 405, 407, 408, 429].contains(&status.as_u16()) && !is_refused_number
 }
 
 /// What a registry demands for its root.

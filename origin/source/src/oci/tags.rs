@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use reqwest::Response;
+use reqwest::{Response, Url};
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use weir_protocol::digest::Sha256;
@@ -121,6 +121,11 @@ impl Registry<'_> {
             serde_json::from_slice(&bytes).map_err(|error| invalid(shown(&error.to_string(), MAX_SHOWN) + &instead))?;
         Ok(page.tags.unwrap_or_default())
     }
+}
+
+/// Whether it is the URL of the first page with a number of tags.
+pub(super) fn has_only_number(url: &Url) -> bool {
+    url.query().and_then(|query| query.strip_prefix("n=")).is_some_and(|number| number == TAGS_PER_PAGE.to_string())
 }
 
 fn invalid(cause: String) -> RegistryError {

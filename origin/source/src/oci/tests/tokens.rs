@@ -130,14 +130,33 @@ fn a_refusal_of_a_kept_token_makes_one_try_with_a_new_one() {
         });
     }
     for status in ["404 x", "408 x", "429 x", "500 x"] {
-        let script = vec![demands("/token"), first.clone(), tagged.clone(), response(status, "", "")];
+        let script = vec![demands("/token"), first.clone(), tagged.clone(), response(status, "", ""), second.clone()];
         with_registry(10, script, |registry, name, requests| {
             registry.resolve(name, "v1").unwrap();
             requests.try_iter().for_each(drop);
-            registry.resolve(name, "v1").unwrap_err();
+            let _ = registry.resolve(name, "v1");
             assert!(!lines(requests).contains(&"get /token".to_owned()), "{status}");
         });
     }
+}
+
+#[test]
+fn a_refused_number_of_tags_or_a_refused_head_needs_no_new_token() {
+    let (tags, refused) = (ok(r#"{"tags":["v1"]}"#), response("400 x", "", ""));
+    let script = vec![demands("/token"), ok(TOKEN), refused.clone(), tags.clone(), refused, tags];
+    with_registry(10, script, |registry, name, requests| {
+        registry.tags(name).unwrap();
+        requests.try_iter().for_each(drop);
+        assert_eq!(registry.tags(name).unwrap(), ["v1"]);
+        assert_eq!(lines(requests), ["get tags/list t1", "get tags/list t1"]);
+    });
+    let script = vec![demands("/token"), ok(TOKEN), ok(MANIFEST), response("405 x", "", ""), ok(MANIFEST)];
+    with_registry(10, script, |registry, name, requests| {
+        registry.manifest_by_tag(name, "v1").unwrap();
+        requests.try_iter().for_each(drop);
+        registry.resolve(name, "v1").unwrap();
+        assert_eq!(lines(requests), ["head manifests/v1 t1", "get manifests/v1 t1"]);
+    });
 }
 
 #[test]
