@@ -189,9 +189,7 @@ mod tests {
         for (include, exclude, omitted) in [
             (&[][..], &[][..], 8),
             (&["a/chart/**", "*.yaml"], &["deep/**", "templates/a.yaml"], 1),
-            (&[], &["a"], 4),
-            (&["a/values/values.yaml"], &[], 0),
-            (&["/x", "a0/x"], &["a/**"], 0),
+            (&["values.yaml", "x"], &[], 0),
         ] {
             let filters = Filters::new(&patterns(include), &patterns(exclude)).unwrap();
             let (composed, whole) =
@@ -204,6 +202,18 @@ mod tests {
                 composed.omitted
             );
             assert!(composed.omitted.iter().all(|each| each.reason == OmissionReason::Symlink));
+        }
+        // Nothing is left of a part.
+        for (include, exclude, empty) in [
+            (&[][..], &["a"][..], 1),
+            (&[], &["/a0/*"], 3),
+            (&[], &["*"], 0),
+            (&["a-b", "a/values/values.yaml", "a0"], &[], 1),
+        ] {
+            let filters = Filters::new(&patterns(include), &patterns(exclude)).unwrap();
+            let error = build(&composed, &filters, &limits).unwrap_err();
+            let is_it = matches!(&error, TarballError::Part { part, error } if *part == empty && matches!(**error, TarballError::Empty));
+            assert!(is_it, "{include:?} {exclude:?}: {error:?}");
         }
         let entries = Limits { max_entries: 20, ..limits };
         let error = build(&composed, &Filters::default(), &entries).unwrap_err();

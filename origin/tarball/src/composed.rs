@@ -42,7 +42,8 @@ impl<C: Contents> Contents for ComposedTree<'_, C> {
             for (depth, name) in names.iter().enumerate().skip(common) {
                 into.count()?;
                 if !into.visit(name.as_bytes(), true, |_| false)? {
-                    break;
+                    // The filters leave out the whole part.
+                    return Err(TarballError::Empty.of_part(part));
                 }
                 if depth + 1 < names.len() {
                     into.enter();

@@ -120,6 +120,7 @@ impl TarballError {
         match self {
             Self::FolderMissing(_)
             | Self::NotAFolder(..)
+            | Self::Empty
             | Self::AttributesTooLarge { .. }
             | Self::Object { .. }
             | Self::Malformed { .. }

@@ -205,15 +205,15 @@ impl<F> Walk<'_, F> {
     /// the part is omitted.
     ///
     /// # Errors
-    /// Those of `walk`.
+    /// Those of `walk`, or nothing is left of the part.
     pub fn part(&mut self, walk: impl FnOnce(&mut Self) -> Result<(), TarballError>) -> Result<(), TarballError> {
-        let (depth, root) = (self.levels.len(), self.root);
+        let (depth, root, before) = (self.levels.len(), self.root, self.walked.entries);
         self.enter();
         self.root = self.path.len();
         let result = walk(self);
         self.levels.truncate(depth);
         self.root = root;
-        result
+        if result.is_ok() && self.walked.entries == before { Err(TarballError::Empty) } else { result }
     }
 
     /// Lets contents with other files visit names: `file` converts them.

@@ -284,3 +284,16 @@ async fn links_that_leave_their_part_are_left_out_and_listed() {
     assert_eq!(omitted.collect::<Vec<_>>(), expected);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_part_of_which_nothing_is_left_is_named() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    let part = |to: &str| json!({ "repository": "shop", "ref": "main", "folder": "deploy", "to": to });
+    let service = json!({ "name": "shop-prod", "parts": [part("a"), part("b")], "exclude": ["/b/"] });
+    config.services = vec![serde_json::from_value(service).unwrap()];
+    let node = home.start(config).await;
+    let reason = failure(&node, "shop-prod").await;
+    assert!(reason.starts_with("[select] part `b` (repository `shop`): nothing is left to publish"), "{reason}");
+    node.stop().await;
+}
