@@ -15,6 +15,8 @@ pub struct ServiceFailure {
     pub retry: RetryPolicy,
     /// The `Retry-After` of a server.
     pub retry_after: Option<Duration>,
+    /// A poll that has not ended yet may end it, so it is not shown before that.
+    pub awaits_poll: bool,
 }
 
 /// When the same content is tried again.
@@ -31,7 +33,7 @@ pub enum RetryPolicy {
 impl ServiceFailure {
     /// A failure that the next attempt may not have.
     pub fn transient(step: &'static str, reason: String) -> Self {
-        Self { step, reason, retry: RetryPolicy::NextPoll, retry_after: None }
+        Self { step, reason, retry: RetryPolicy::NextPoll, retry_after: None, awaits_poll: false }
     }
 
     /// What the service follows must not be published. What was published before the policy existed, or before its key

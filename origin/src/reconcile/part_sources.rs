@@ -19,7 +19,7 @@ use weir_tarball::{
 use weir_upstream::RepositoryConfig;
 
 use super::signals::WorkerSignals;
-use super::state::RepositoryState;
+use super::state::{Health, RepositoryState};
 
 /// The sources of the origin's workers, by repository.
 #[derive(Default)]
@@ -32,6 +32,22 @@ pub(super) struct PartSource {
     pub(super) config: watch::Receiver<Arc<RepositoryConfig>>,
     pub(super) state: watch::Receiver<RepositoryState>,
     pub(super) signals: WorkerSignals,
+}
+
+impl PartSource {
+    /// A failure of this source. If it lacks something that a poll may fetch, that is triggered. The failure counts once the poll
+    /// has ended, or at once if polls fail or must pause.
+    fn failed(&self, failure: ServiceFailure) -> ServiceFailure {
+        if !self.source.needs_poll(Instant::now()) {
+            return failure;
+        }
+        let awaits_poll = {
+            let state = self.state.borrow();
+            !matches!(state.health, Health::Unhealthy { .. }) && state.held_until.is_none()
+        };
+        self.signals.poll.notify_one();
+        ServiceFailure { awaits_poll, ..failure }
+    }
 }
 
 impl PartSources {
@@ -156,27 +172,20 @@ impl PartSources {
             Ok((part, source, &at.revision_id))
         };
         let parts: Vec<_> = service.parts.iter().map(|part| open(part)).collect::<Result<_, _>>()?;
+        // All are opened, even if one fails: one poll fetches all that is lacking.
         let trees = parts.iter().map(|(part, of, revision)| {
-            let tree = of.source.tree(part, revision).map_err(|failure| of_part(part, failure))?;
+            let tree = of.source.tree(part, revision).map_err(|failure| of.failed(of_part(part, failure)))?;
             Ok((folder(part), tree))
         });
-        let trees: Result<Vec<_>, ServiceFailure> = trees.collect();
-        let result = trees.and_then(|trees| {
-            work(&ComposedTree::new(trees)).map_err(|error| {
-                let (at, error) = match error {
-                    TarballError::Part { part, error } => (Some(part), *error),
-                    error => (None, error),
-                };
-                let (part, of, revision) = &parts[at.unwrap_or_default()];
-                let failure = of.source.failure(revision, step, &error);
-                if at.is_some() { of_part(part, failure) } else { failure }
-            })
-        });
-        if result.is_err() {
-            let needs_poll = |source: &&PartSource| source.source.needs_poll(Instant::now());
-            parts.iter().map(|(_, of, _)| of).filter(needs_poll).for_each(|of| of.signals.poll.notify_one());
-        }
-        result
+        work(&ComposedTree::new(all(trees.collect())?)).map_err(|error| {
+            let (at, error) = match error {
+                TarballError::Part { part, error } => (Some(part), *error),
+                error => (None, error),
+            };
+            let (part, of, revision) = &parts[at.unwrap_or_default()];
+            let failure = of.source.failure(revision, step, &error);
+            of.failed(if at.is_some() { of_part(part, failure) } else { failure })
+        })
     }
 
     fn get(&self, repository: &RepositoryName) -> Result<PartSource, ServiceFailure> {
@@ -196,6 +205,15 @@ impl PartSources {
 /// The folder of a part.
 fn folder(part: &Service) -> &FolderPath {
     &part.part_of.as_ref().expect("it is a part of a service").to
+}
+
+/// The results of all parts, or the failure to show: first one that no poll may end.
+fn all<T>(results: Vec<Result<T, ServiceFailure>>) -> Result<Vec<T>, ServiceFailure> {
+    let failures = results.iter().filter_map(|result| result.as_ref().err());
+    match failures.min_by_key(|failure| failure.awaits_poll) {
+        Some(failure) => Err(failure.clone()),
+        None => Ok(results.into_iter().flatten().collect()),
+    }
 }
 
 /// The failure of a composed service that one of its parts has.

@@ -401,7 +401,7 @@ impl Worker {
         self.reports.record().set_published(name, published.cloned());
         self.states.ended(name, polls, matches!(&result, Err(failure) if failure.step == "lfs"));
         let Err(failure) = result else { return self.back_offs.remove(name) };
-        let suppressed = self.suppress_errors(name);
+        let suppressed = failure.awaits_poll || self.suppress_errors(name);
         if !suppressed {
             let reason = self.repository.context.data_dir.redact(&failure.reason);
             service.mark_failed(failure.step, reason, SystemTime::now());

@@ -153,15 +153,34 @@ async fn an_archive_that_a_build_lacks_is_fetched_before_the_next_poll_of_its_re
     assert_eq!(node.published(|_| true).await.publication().repository.as_str(), "shop", "that of the first part");
     node.stop().await;
 
-    let node = home.start(config).await;
+    let node = home.start(config.clone()).await;
     let mut of_charts = node.running.repository(&"charts".parse().unwrap()).unwrap();
     in_time(of_charts.wait_for(|state| state.applied_polls > 0)).await.unwrap();
     node.repository(|state| state.applied_polls > 0).await;
     assert_eq!(archives(&charts), 1, "before the restart");
+    let mut condition = node.running.condition(&service()).unwrap();
+    let was_unhealthy = tokio::spawn(async move {
+        // It ends with the node.
+        condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.is_ok()
+    });
     let head = format!("sha1:{}", upstream.push("deploy/app.yaml", b"replicas: 2\n"));
     node.poll().await;
     node.published(has_part("a/values", &head)).await;
     assert_eq!(archives(&charts), 1);
+    assert!(!was_unhealthy.is_finished(), "the archive was on its way");
+    was_unhealthy.abort();
+    node.stop().await;
+
+    // Nor is a failure hidden, once the poll for the archive has failed.
+    let node = home.start(config).await;
+    let mut of_charts = node.running.repository(&"charts".parse().unwrap()).unwrap();
+    in_time(of_charts.wait_for(|state| state.applied_polls > 0)).await.unwrap();
+    node.repository(|state| state.applied_polls > 0).await;
+    charts.is_down.store(true, Ordering::Relaxed);
+    upstream.push("deploy/app.yaml", b"replicas: 3\n");
+    node.poll().await;
+    let reason = failure(&node, "shop-prod").await;
+    assert!(reason.contains("part `chart` (repository `charts`): "), "{reason}");
     node.stop().await;
 }
 
