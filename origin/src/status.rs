@@ -135,6 +135,7 @@ fn repository(worker: &Handle) -> Value {
         lfs,
         left_out,
         stepping_back: _,
+        first_poll: _,
     } = worker.state();
     let (health, since, failure) = match health {
         Health::Unknown => ("unknown", None, None),

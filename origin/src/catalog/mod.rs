@@ -23,14 +23,14 @@ mod tests;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::Retired;
 use weir_source::Service;
 
-use crate::reconcile::{Handle, Health};
+use crate::reconcile::Handle;
 
 pub(crate) use collector::{CatalogCollector, CatalogMetrics};
 pub(crate) use definitions::{Defined, Definitions, Documents, version};
@@ -107,13 +107,13 @@ impl Catalog {
         self.lock_retired().iter().cloned().collect()
     }
 
-    /// Ready once every service is published, or its repository was polled once. Returns the reason if not. It stays
-    /// ready: additions at run time do not affect the rest.
+    /// Ready once every service is published, or its repository was polled once or takes long. Returns the reason if not. It
+    /// stays ready: additions at run time do not affect the rest.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if self.was_ready.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let ready = self.snapshot().ready();
+        let ready = self.snapshot().ready(Instant::now());
         self.was_ready.store(ready.is_ok(), Ordering::Relaxed);
         ready
     }
@@ -154,13 +154,10 @@ impl Snapshot {
         self.owned.as_ref().is_none_or(|owned| owned.contains_key(repository))
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn ready(&self, now: Instant) -> Result<(), String> {
         let waiting = self.services.values().find(|service| {
             service.current().is_none()
-                && self.workers.get(&service.repository).is_some_and(|worker| {
-                    let state = worker.state();
-                    state.applied_polls == 0 && !matches!(state.health, Health::Unhealthy { .. })
-                })
+                && self.workers.get(&service.repository).is_some_and(|worker| worker.state().delays_readiness(now))
         });
         match waiting {
             None => Ok(()),

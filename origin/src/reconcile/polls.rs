@@ -49,7 +49,9 @@ impl Polls {
     }
 
     pub(super) fn start(&mut self) {
-        self.schedule.start(Instant::now());
+        let now = Instant::now();
+        self.schedule.start(now);
+        self.poller.state.send_modify(|state| state.first_poll = state.first_poll.or(Some(now)));
         let poller = self.poller.clone();
         self.task = Some(self.poller.repository.threads.spawn(async move { poller.poll().await }));
     }

@@ -1,7 +1,7 @@
 //! The observable state of a repository.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
@@ -18,6 +18,8 @@ pub struct RepositoryState {
     pub health: Health,
     /// Whether the mirror has been cloned completely.
     pub mirrored: bool,
+    /// When the first poll since the start began, with its wait for permits.
+    pub first_poll: Option<Instant>,
     /// Polls that have ended since the start.
     pub polls: u64,
     /// Polls since the start whose result was applied to all services, except that LFS objects may still be fetched.
@@ -174,12 +176,25 @@ pub enum Health {
     },
 }
 
+/// The longest time that a first poll, and what it publishes, keep the origin unready. An upstream that sends a byte now and then
+/// could do so for all of `poll_timeout`.
+const FIRST_POLL_WAIT: Duration = Duration::from_secs(60);
+
 impl RepositoryState {
+    /// Whether the origin waits for the first poll before it is ready.
+    pub(crate) fn delays_readiness(&self, now: Instant) -> bool {
+        let is_slow = |began| now.saturating_duration_since(began) >= FIRST_POLL_WAIT;
+        self.applied_polls == 0
+            && !matches!(self.health, Health::Unhealthy { .. })
+            && !self.first_poll.is_some_and(is_slow)
+    }
+
     pub(super) fn new() -> Self {
         Self {
             phase: Phase::Idle,
             health: Health::Unknown,
             mirrored: false,
+            first_poll: None,
             polls: 0,
             applied_polls: 0,
             building: Vec::new(),
@@ -233,10 +248,24 @@ impl RepositoryState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
 
     fn failure(reason: &str) -> PollFailure {
         PollFailure::new("connect", "connect", &reason, false, None)
+    }
+
+    #[test]
+    fn a_first_poll_delays_readiness_until_it_fails_is_applied_or_has_taken_a_minute() {
+        let (start, mut state) = (Instant::now(), RepositoryState::new());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(state.delays_readiness(at(1_000)), "it waits for its turn");
+        state.first_poll = Some(at(1_000));
+        assert!(state.delays_readiness(at(1_059)) && !state.delays_readiness(at(1_060)));
+        state.applied_polls = 1;
+        assert!(!state.delays_readiness(at(1_000)));
+        state.applied_polls = 0;
+        state.poll_failed(failure("refused"), UNIX_EPOCH);
+        assert!(!state.delays_readiness(at(1_000)));
     }
 
     #[test]
