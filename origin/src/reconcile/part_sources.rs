@@ -36,17 +36,17 @@ pub(super) struct PartSource {
 
 impl PartSource {
     /// A failure of this source. If it lacks something that a poll may fetch, that is triggered. The failure counts once the poll
-    /// has ended, or at once if polls fail or must pause.
+    /// has ended, or at once if polls fail or must pause. It may pass with the first poll, too.
     fn failed(&self, failure: ServiceFailure) -> ServiceFailure {
-        if !self.source.needs_poll(Instant::now()) {
-            return failure;
-        }
-        let awaits_poll = {
+        let (is_first, is_up) = {
             let state = self.state.borrow();
-            !matches!(state.health, Health::Unhealthy { .. }) && state.held_until.is_none()
+            (state.polls == 0, !matches!(state.health, Health::Unhealthy { .. }) && state.held_until.is_none())
         };
-        self.signals.poll.notify_one();
-        ServiceFailure { awaits_poll, ..failure }
+        let needs_poll = self.source.needs_poll(Instant::now());
+        if needs_poll {
+            self.signals.poll.notify_one();
+        }
+        ServiceFailure { awaits_poll: is_first || needs_poll && is_up, ..failure }
     }
 }
 
@@ -71,14 +71,8 @@ impl PartSources {
         homes.iter().filter_map(|home| all.get(*home)).for_each(|home| home.signals.parts_changed.notify_one());
     }
 
-    /// Whether a repository of a service has not been polled since the start: its failures may pass by themselves.
-    pub(super) fn awaits_first_poll(&self, service: &Service) -> bool {
-        let all = self.lock();
-        let mut sources = service.parts.iter().filter_map(|part| all.get(&part.repository));
-        sources.any(|source| source.state.borrow().polls == 0)
-    }
-
-    /// Resolves composed services: all parts of each, or none. Each repository is read once.
+    /// Resolves composed services: all parts of each, or none. Each repository is read once. Failures of one that was not polled
+    /// since the start may pass by themselves.
     pub(super) fn resolve(&self, services: &[Arc<Service>], stop: &AtomicBool) -> ResolvedServices {
         let mut by_repository: BTreeMap<&RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
         for part in services.iter().flat_map(|service| &service.parts) {
@@ -86,21 +80,28 @@ impl PartSources {
         }
         let mut resolved = HashMap::new();
         for (repository, parts) in by_repository {
-            let found = self.get(repository).and_then(|PartSource { source, config, .. }| {
+            let mut awaits_poll = false;
+            let found = self.get(repository).and_then(|PartSource { source, config, state, .. }| {
+                awaits_poll = state.borrow().polls == 0;
                 let config = config.borrow().clone();
                 source.resolve(&config, &parts, stop)
             });
             let found =
                 found.unwrap_or_else(|failure| parts.into_iter().map(|part| (part, Err(failure.clone()))).collect());
-            resolved.extend(found.into_iter().map(|(part, found)| (Arc::as_ptr(&part), found)));
+            resolved.extend(found.into_iter().map(|(part, found)| {
+                let found = found.map_err(|failure| ServiceFailure { awaits_poll, ..of_part(&part, failure) });
+                (Arc::as_ptr(&part), found)
+            }));
         }
         let mut compose = |service: &Arc<Service>| {
+            let found = service.parts.iter().map(|part| {
+                let unknown = || ServiceFailure::transient("resolve", "it was not resolved".to_owned());
+                resolved.remove(&Arc::as_ptr(part)).unwrap_or_else(|| Err(of_part(part, unknown())))
+            });
+            let found = all(found.collect())?;
             let (mut parts, mut keys, mut age) = (Vec::new(), Vec::new(), Box::<Age>::default());
             let mut moved = Vec::new();
-            for part in &service.parts {
-                let unknown = || Err(ServiceFailure::transient("resolve", "it was not resolved".to_owned()));
-                let found = resolved.remove(&Arc::as_ptr(part)).unwrap_or_else(unknown);
-                let found = found.map_err(|failure| of_part(part, failure))?;
+            for (part, found) in service.parts.iter().zip(found) {
                 let Candidate { revision: revision_id, key, age: of_this, .. } = found;
                 if part.last_revision().is_none_or(|last| last != revision_id) {
                     moved.push(of_this.seen_at);

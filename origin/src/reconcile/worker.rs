@@ -384,13 +384,10 @@ impl Worker {
     }
 
     /// Whether failures of a service are not recorded, and its build does not query the upstream: a poll follows, after a start
-    /// or an assignment, and while the mirror is incomplete.
+    /// or an assignment, and while the mirror is incomplete. Failures of a part say themselves whether a poll of it follows.
     fn suppress_errors(&self, service: &ServiceName) -> bool {
-        let awaits_part = || {
-            let service = self.services.get(service);
-            service.is_some_and(|service| self.repository.context.part_sources.awaits_first_poll(service))
-        };
-        self.states.last_cause(service) != Some(Cause::Changed) || !self.state.borrow().mirrored || awaits_part()
+        let is_composed = self.services.get(service).is_some_and(|service| !service.parts.is_empty());
+        self.states.last_cause(service) != Some(Cause::Changed) || !(is_composed || self.state.borrow().mirrored)
     }
 
     /// Records the published revision of a service, or why it does not follow its ref.

@@ -316,3 +316,28 @@ async fn a_part_of_which_nothing_is_left_is_named() {
     assert!(reason.starts_with("[select] part `b` (repository `shop`): nothing is left to publish"), "{reason}");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_first_clone_hides_no_failure_of_another_part() {
+    // An upstream that accepts connections and sends nothing.
+    let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    for is_home in [false, true] {
+        let (home, upstream) = (Home::new(), Upstream::small());
+        let mut config = home.config(&upstream.url());
+        let url = format!("http://{}/config.git", silent.local_addr().unwrap());
+        config.repositories.push(home.config(&url).repositories.remove(0));
+        config.repositories[1].name = "config".parse().unwrap();
+        let service = json!({ "name": "shop-prod", "parts": [
+            { "repository": "shop", "ref": "none", "to": "b" },
+            { "repository": "config", "ref": "main", "to": "a" },
+        ]});
+        config.services = vec![serde_json::from_value(service).unwrap()];
+        if is_home {
+            config.services[0].parts.reverse();
+        }
+        let node = home.start(config).await;
+        let reason = failure(&node, "shop-prod").await;
+        assert!(reason.starts_with("[resolve] part `b` (repository `shop`): "), "{reason}");
+        node.stop().await;
+    }
+}
