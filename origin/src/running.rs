@@ -346,7 +346,7 @@ async fn load(
     let records = open_records(config, data_dir.root(), store_metrics)?;
     let (publisher, stored) = weir_publish::open(objects, records.clone(), data_dir.clone(), options).await?;
     let file = Documents::new(&config.repositories, &config.services);
-    let defined = Definitions::of(&file, &Documents::stored(&stored));
+    let defined = Definitions::of(&file, &Documents::stored(&stored, config.cluster.is_some()));
     let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
     for unused in data_dir.unused_mirrors(&repositories) {
         tracing::info!(path = %unused.display(), "the mirror belongs to no configured repository: it may be deleted");

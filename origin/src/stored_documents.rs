@@ -32,7 +32,7 @@ pub async fn stored_documents(config: &Config) -> anyhow::Result<StoredDocuments
         Objects::open(&config.store, &config.data_dir, metrics.clone(), (&Bounds::default(), &ServerClocks::default()))
             .await?;
     let records = open_records(config, &config.data_dir, metrics)?;
-    let api = Documents::stored(&stored_definitions(&objects, &records).await?);
+    let api = Documents::stored(&stored_definitions(&objects, &records).await?, config.cluster.is_some());
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &api);
     let without_repository =
         defined.without_repository().map(|(service, repository)| (service.clone(), repository.clone()));

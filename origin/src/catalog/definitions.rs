@@ -43,15 +43,19 @@ impl Documents {
         }
     }
 
-    /// The documents of operators.
-    pub(crate) fn stored(stored: &StoredDefinitions) -> Self {
+    /// The documents of operators, in a cluster or of the only origin.
+    pub(crate) fn stored(stored: &StoredDefinitions, is_in_cluster: bool) -> Self {
         let (repositories, services) = (stored.repositories.iter(), stored.services.iter());
         Self {
             repositories: repositories
                 .map(|(name, json)| (name.clone(), RawDocument::read(name.as_str(), name, json)))
                 .collect(),
             services: services
-                .map(|(name, (of, json))| (name.clone(), RawDocument::read(name.as_str(), of, json)))
+                .map(|(name, (of, json))| {
+                    let document = RawDocument::read(name.as_str(), of, json);
+                    let refused = is_in_cluster.then(|| document.refused_in_cluster()).flatten();
+                    (name.clone(), refused.unwrap_or(document))
+                })
                 .collect(),
         }
     }
@@ -187,6 +191,30 @@ mod tests {
         let document = &all.services.get(&service.name).unwrap().document;
         let refused = document.refused().expect("`chart` has no meaning for Git");
         assert!(refused.reason.contains("part `chart`"), "{}", refused.reason);
+    }
+
+    #[test]
+    fn a_service_of_several_repositories_is_refused_once_its_origin_joins_a_cluster() {
+        let service = |other: &str| {
+            let part =
+                |repository: &str, to: &str| serde_json::json!({ "repository": repository, "ref": "main", "to": to });
+            serde_json::json!({ "name": "shop-prod", "parts": [part("shop", "a"), part(other, "b")] })
+        };
+        let (name, of): (ServiceName, RepositoryName) = ("shop-prod".parse().unwrap(), "shop".parse().unwrap());
+        for (other, is_in_cluster, is_refused) in
+            [("config", true, true), ("config", false, false), ("shop", true, false)]
+        {
+            let services = [(name.clone(), (of.clone(), service(other)))].into();
+            let stored = StoredDefinitions { services, ..StoredDefinitions::default() };
+            let api = Documents::stored(&stored, is_in_cluster);
+            let document = api.services.get(&name).unwrap();
+            let reason = document.refused().map(|refused| refused.reason.as_str());
+            assert_eq!(
+                reason.is_some_and(|reason| reason.contains("`config`, `shop` may have different owners")),
+                is_refused
+            );
+            assert_eq!(document.valid().is_none(), is_refused);
+        }
     }
 
     #[test]

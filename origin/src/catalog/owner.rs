@@ -42,12 +42,13 @@ struct Owner {
 /// Starts everything that is defined, and applies changes until the drain.
 pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
-    let owned = context.publisher.repositories.is_in_cluster().then(Map::default);
+    let is_in_cluster = context.publisher.repositories.is_in_cluster();
+    let owned = is_in_cluster.then(Map::default);
     let begins = Snapshot { owned, ..Snapshot::default() };
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
     let metrics = context.metrics.clone();
     let (written, mut outcomes) = mpsc::channel(QUEUE);
-    let api = Documents::stored(&stored);
+    let api = Documents::stored(&stored, is_in_cluster);
     let cleanups =
         stored.outdated.into_iter().map(|(repository, service)| Plan::removal(repository, service)).collect();
     let reconciler = Reconciler {
@@ -163,7 +164,8 @@ impl Owner {
     }
 
     async fn apply_reload(&mut self, repository: &RepositoryName, Reloaded { stored, undefined, published }: Reloaded) {
-        let stored = Documents::stored(&stored);
+        let is_in_cluster = self.reconciler.context.publisher.repositories.is_in_cluster();
+        let stored = Documents::stored(&stored, is_in_cluster);
         let is_here = |document: &RawDocument<ServiceConfig>| document.repository() == repository;
         let mut changed_names = ChangedNames::default();
         let api = &mut self.reconciler.api;

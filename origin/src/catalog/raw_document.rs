@@ -121,8 +121,17 @@ impl RawDocument<ServiceConfig> {
     /// The document as a refused one, if one of its keys has no meaning for the kind of its repository. One that is not defined
     /// has the kind that the keys suggest.
     pub(super) fn refused_for(&self, kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>) -> Option<Self> {
+        self.refuse(&self.valid()?.followed(kind_of).err()?)
+    }
+
+    /// The document as a refused one, if it cannot be published in a cluster: it may be older than the cluster.
+    pub(super) fn refused_in_cluster(&self) -> Option<Self> {
+        self.refuse(&self.valid()?.error_in_cluster()?)
+    }
+
+    fn refuse(&self, error: &ValidationError) -> Option<Self> {
         let document = self.valid()?;
-        let reason = document.followed(kind_of).err()?.to_string();
+        let reason = error.to_string();
         let stored = serde_json::to_value(&**document).expect("a document is made of texts, numbers and lists");
         Some(Self::Refused(Arc::new(Refused {
             repository: document.home().clone(),

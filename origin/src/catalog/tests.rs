@@ -82,7 +82,7 @@ async fn start_as(
     let (publisher, stored) = weir_publish::open(objects, records.clone(), data_dir.clone(), options).await.unwrap();
     engine.fail_writes(faults);
     let context = Context::new(publisher.clone(), data_dir, log.clone(), metrics, &limits, &UpstreamsConfig::default());
-    let api = Documents::stored(&stored);
+    let api = Documents::stored(&stored, publisher.repositories.is_in_cluster());
     let file = Documents::default();
     let dependencies = Dependencies { file, stored, secrets_dir: None, limits, context };
     let (catalog, editor) = begin(dependencies, Started::default(), drain).await;
