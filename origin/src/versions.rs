@@ -11,7 +11,7 @@ use weir_model::Bounds;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_publish::{HistoryPage, Positions, PublishError, Publisher, ReadPositions, VersionChange, VersionChangeError};
+use weir_publish::{HistoryPage, Positions, PublishError, Publisher, VersionChange, VersionChangeError};
 use weir_source::Service;
 use weir_store::ObjectError;
 
@@ -43,7 +43,6 @@ pub struct Versions {
     publisher: Arc<Publisher>,
     diffs: Arc<Semaphore>,
     rollbacks: Arc<Semaphore>,
-    read_positions: Arc<ReadPositions>,
 }
 
 /// The operator of a change, and its precondition.
@@ -134,7 +133,7 @@ impl Versions {
     pub(crate) fn new(catalog: Arc<Catalog>, publisher: Arc<Publisher>, bounds: &Bounds) -> Self {
         let (diffs, rollbacks) =
             (bounds.semaphore("diffs", CONCURRENT_DIFFS), bounds.semaphore("rollbacks", CONCURRENT_ROLLBACKS));
-        Self { catalog, publisher, diffs, rollbacks, read_positions: Arc::default() }
+        Self { catalog, publisher, diffs, rollbacks }
     }
 
     /// A part of a service's history, the newest publications first: those before a generation, or from the newest
@@ -155,7 +154,7 @@ impl Versions {
 
     /// The order of a repository's publications and tips.
     pub(crate) async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, VersionError> {
-        Ok(self.publisher.queries.positions(repository, &self.read_positions).await?)
+        Ok(self.publisher.queries.positions(repository).await?)
     }
 
     /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are

@@ -130,7 +130,7 @@ pub async fn open(
         repositories.add(Repository::new(name, known, !repositories.is_in_cluster()));
     }
     let publisher = Publisher {
-        queries: Queries { repositories: repositories.clone(), retention },
+        queries: Queries { repositories: repositories.clone(), retention, read_positions: Default::default() },
         ownership: Ownership { repositories: repositories.clone() },
         reloads: Reloads { repositories: repositories.clone() },
         deltas: Deltas { repositories: repositories.clone() },

@@ -71,6 +71,15 @@ pub struct PastQuery<'a> {
     pub parts: &'a [Part],
 }
 
+/// Of a revision that a service may follow now, what it followed before the last one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Past {
+    /// The revision itself.
+    pub whole: bool,
+    /// For each part, its revision.
+    pub parts: Vec<bool>,
+}
+
 impl Positions {
     /// Adds the lines of the next newer segment. A line that cannot be read is skipped.
     pub fn add(&mut self, segment: &[u8]) {
@@ -106,9 +115,8 @@ impl Positions {
         all.push(Published { line: self.lines, position, is_followed, generation, digest, names });
     }
 
-    /// Of these revisions of services, each with those of its parts by their folders, the ones that the services followed
-    /// before the last one.
-    pub fn past<'a>(&self, all: impl IntoIterator<Item = PastQuery<'a>>) -> Vec<bool> {
+    /// What of these revisions the services followed before the last one.
+    pub fn past<'a>(&self, all: impl IntoIterator<Item = PastQuery<'a>>) -> Vec<Past> {
         let (mut last_seen, mut newest) = (HashMap::new(), HashMap::new());
         for (line, tip) in &self.tips {
             last_seen.insert((tip.tip.as_str(), &tip.revision_id), *line);
@@ -118,7 +126,7 @@ impl Positions {
             let published = self.services.get(service).map_or(&[][..], Vec::as_slice);
             let followed = || published.iter().rev().filter(|it| it.is_followed);
             let tip = newest.get(followed_ref).copied();
-            let Some(current) = followed().next().map(|it| it.line).max(tip) else { return false };
+            let Some(current) = followed().next().map(|it| it.line).max(tip) else { return Past::default() };
             let own = followed().find(|it| it.names.revision == *revision).map(|it| it.line);
             let seen = own.max(last_seen.get(&(followed_ref, revision)).copied());
             let is_past_part = |part: &Part| {
@@ -126,7 +134,7 @@ impl Positions {
                 at().next().is_some_and(|(_, last)| *last != part.revision_id)
                     && at().any(|(_, revision)| *revision == part.revision_id)
             };
-            seen.is_some_and(|seen| seen < current) || parts.iter().any(is_past_part)
+            Past { whole: seen.is_some_and(|seen| seen < current), parts: parts.iter().map(is_past_part).collect() }
         };
         all.into_iter().map(is_past).collect()
     }
@@ -185,7 +193,7 @@ const MAX_REPOSITORIES: usize = 16;
 
 /// The orders that were read last, each with the segments that it was made of.
 #[derive(Debug, Default)]
-pub struct ReadPositions(Mutex<Vec<ReadOrder>>);
+pub(super) struct ReadPositions(Mutex<Vec<ReadOrder>>);
 
 /// A repository, the segments that were read, and the order in them.
 type ReadOrder = (RepositoryName, Vec<ObjectDigest>, Arc<Positions>);

@@ -33,6 +33,7 @@ pub struct Queries {
     pub(super) repositories: Arc<Repositories>,
     /// How much of the history is shown.
     pub(super) retention: RetentionConfig,
+    pub(super) read_positions: ReadPositions,
 }
 
 impl Queries {
@@ -198,16 +199,12 @@ impl Queries {
     }
 
     /// The order of a repository's publications. Also of one that another origin owns, as it was last read.
-    pub async fn positions(
-        &self,
-        repository: &RepositoryName,
-        read_before: &ReadPositions,
-    ) -> Result<Arc<Positions>, PublishError> {
+    pub async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, PublishError> {
         let Some(known) = self.repositories.repository(repository) else { return Ok(Arc::default()) };
         let segments = known.known().record.history.clone();
         let newest = segments.len().saturating_sub(MAX_SEGMENTS);
         let segments: Vec<ObjectDigest> = segments[newest..].iter().map(|segment| segment.digest).collect();
-        if let Some(positions) = read_before.get(repository, &segments) {
+        if let Some(positions) = self.read_positions.get(repository, &segments) {
             return Ok(positions);
         }
         let read = |digest: ObjectDigest| async move {
@@ -230,7 +227,7 @@ impl Queries {
             Arc::new(positions)
         };
         let positions = tokio::task::spawn_blocking(order).await.map_err(|_| PublishError::ShuttingDown)?;
-        read_before.set(repository, segments, positions.clone());
+        self.read_positions.set(repository, segments, positions.clone());
         Ok(positions)
     }
 

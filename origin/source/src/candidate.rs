@@ -36,6 +36,39 @@ impl Candidate {
         self.service.admit(&self.revision, &self.parts, &self.age, now)
     }
 
+    /// What of it is older, if it is: itself, or parts by their folders; and when the poll began that found it.
+    pub fn behind(&self) -> Vec<(&str, &RevisionId, Option<Instant>)> {
+        if self.parts.is_empty() {
+            return vec![("", &self.revision, self.age.seen_at)];
+        }
+        let parts = self.parts.iter().zip(&self.age.parts).filter(|(_, age)| age.behind.is_some());
+        parts.map(|(part, age)| (part.to.as_str(), &part.revision_id, age.seen_at)).collect()
+    }
+
+    /// The history has it, or these of its parts, before what the service follows.
+    pub fn followed_before(&mut self, whole: bool, parts: &[bool]) {
+        let reason = || "it was followed before".to_owned();
+        let is_any = parts.contains(&true) || self.age.parts.iter().any(|age| age.behind.is_some());
+        let of_parts = self.service.parts.iter().zip(self.parts.iter().zip(&mut self.age.parts)).zip(parts);
+        for ((part, (at, age)), is_past) in of_parts {
+            // If no part is known to be older by itself, all that have changed are.
+            let has_moved = || part.last_revision().as_ref() != Some(&at.revision_id);
+            if *is_past || (whole && !is_any && has_moved()) {
+                age.behind.get_or_insert_with(reason);
+            }
+        }
+        if whole || is_any {
+            self.age.behind.get_or_insert_with(reason);
+        }
+    }
+
+    /// Records that it waits until it is confirmed: what is published stays meanwhile, once polls have told that.
+    pub fn held_back(&self) {
+        if self.behind().iter().all(|(.., seen_at)| seen_at.is_some()) {
+            self.service.held_back();
+        }
+    }
+
     /// Records that the service follows it.
     pub fn followed(&self) {
         self.service.followed(&self.revision, &self.parts, &self.age);

@@ -230,16 +230,18 @@ impl Service {
 
     /// Whether a revision may be published without further polls.
     pub(crate) fn admit(&self, revision: &RevisionId, parts: &[Part], age: &Age, now: Instant) -> Admission {
-        let own = self.standing().take_request(revision, age, now);
+        let own = self.standing().admit(revision, age, now);
         let of_parts = self.parts.iter().zip(parts.iter().zip(&age.parts));
-        let of_parts: Vec<_> =
-            of_parts.filter_map(|(part, (at, age))| part.standing().take_request(&at.revision_id, age, now)).collect();
+        let of_parts = of_parts.map(|(part, (at, age))| (age, part.standing().admit(&at.revision_id, age, now)));
+        // Every part that is behind must be asked for.
+        let of_parts: Vec<_> = of_parts.filter(|(age, _)| age.behind.is_some()).map(|(_, asked)| asked).collect();
+        let of_parts: Option<Vec<_>> = of_parts.into_iter().collect();
         let is_redefined = || {
             let current = self.current();
             self.standing().last.is_none()
                 && current.is_some_and(|current| current.followed_ref() != self.followed.to_string())
         };
-        match own.or_else(|| of_parts.first().copied()) {
+        match own.or_else(|| of_parts?.first().copied()) {
             _ if age.behind.is_none() || is_redefined() => Admission::Forward,
             asked => asked.unwrap_or(Admission::Back),
         }
@@ -255,9 +257,23 @@ impl Service {
         self.standing().awaits_poll() || self.parts.iter().any(|part| part.awaits_poll())
     }
 
+    /// A poll that began then found nothing that it can follow.
+    pub(crate) fn not_found(&self, seen_at: Option<Instant>) {
+        self.standing().not_found(seen_at);
+    }
+
     /// A webhook named a revision of its repository: it is published once it is found.
     pub fn name_revision(&self, revision: RevisionId, now: Instant) {
-        self.standing().name(revision, now);
+        // A delivery may come late, or twice.
+        if self.last_revision().as_ref() != Some(&revision) {
+            self.standing().name(revision, now);
+        }
+    }
+
+    /// Forgets what it followed last and what was asked for, because another origin may have published since.
+    pub fn forget_standing(&self) {
+        *self.standing() = Standing::default();
+        self.parts.iter().for_each(|part| part.forget_standing());
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
@@ -368,6 +384,7 @@ impl Service {
 
     /// Forgets whether the service follows its ref: another origin follows it now.
     pub fn set_aside(&self) {
+        self.forget_standing();
         self.condition.send_if_modified(|condition| {
             let looked_at = matches!(condition, Condition::Following | Condition::Unhealthy { .. });
             if looked_at {
@@ -392,6 +409,19 @@ impl Service {
                 tracing::info!(service = %self.name, "the service follows its ref again");
                 *condition = Condition::Following;
             }
+        });
+    }
+
+    /// Records that its ref leads to an older revision, and that what is published stays until that is confirmed.
+    pub(crate) fn held_back(&self) {
+        let is_published = self.current.borrow().is_some();
+        self.condition.send_if_modified(|condition| {
+            let is_other = matches!(condition, Condition::Pending | Condition::Unhealthy { .. });
+            let follows = is_other && is_published && !self.is_withdrawn();
+            if follows {
+                *condition = Condition::Following;
+            }
+            follows
         });
     }
 

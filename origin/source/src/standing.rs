@@ -37,13 +37,17 @@ pub enum StepBack {
     Webhook,
 }
 
-/// What a service followed last, and what was asked for since.
+/// What a service followed last, and what was asked for since. All of it ends when another origin takes the repository.
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
-    /// `None`: nothing since the start.
+    /// Until it follows another revision. `None`: nothing since the start.
     pub(crate) last: Option<Last>,
+    /// Until a revision is admitted for it, or the poll finds none.
     asked: Option<Asked>,
+    /// Until it is followed, or what a later poll found; or for [`NAMED_FOR`].
     named: Vec<(RevisionId, Instant)>,
+    /// What was admitted as asked for: until any revision is followed, or another one found.
+    admitted: Option<(RevisionId, Admission)>,
 }
 
 /// What a service followed last.
@@ -104,17 +108,30 @@ impl Standing {
         self.named.insert(0, (revision, now));
     }
 
+    /// A poll that began then found nothing that can be followed.
+    pub(crate) fn not_found(&mut self, seen_at: Option<Instant>) {
+        if matches!(self.asked, Some(Asked::PollAfter(at)) if seen_at.is_some_and(|seen_at| seen_at >= at)) {
+            self.asked = None;
+        }
+    }
+
     /// The service follows a revision.
     pub(crate) fn followed(&mut self, revision: &RevisionId, age: &Age) {
         let same = self.last.as_ref().filter(|last| last.revision == *revision);
         let listed = age.listed.max(same.and_then(|last| last.listed));
         self.last = Some(Last { revision: revision.clone(), version: age.version.clone(), listed });
+        self.admitted = None;
+        self.named.retain(|(named, at)| named != revision && age.seen_at.is_none_or(|seen_at| *at > seen_at));
     }
 
-    /// What an operator asked for, and whether a webhook named the revision. Each counts once.
-    pub(crate) fn take_request(&mut self, revision: &RevisionId, age: &Age, now: Instant) -> Option<Admission> {
-        let is_named = self.named.iter().any(|(named, at)| named == revision && now.duration_since(*at) < NAMED_FOR);
-        self.named.retain(|(named, at)| named != revision && now.duration_since(*at) < NAMED_FOR);
+    /// Whether an operator asked for a revision that was found, or a webhook named it. The answer stays until a revision is
+    /// followed, because a build may fail.
+    pub(crate) fn admit(&mut self, revision: &RevisionId, age: &Age, now: Instant) -> Option<Admission> {
+        self.named.retain(|(_, at)| now.duration_since(*at) < NAMED_FOR);
+        let named = || {
+            let is_named = self.named.iter().any(|(named, _)| named == revision);
+            is_named.then_some(Admission::Asked(StepBack::Webhook))
+        };
         let asked = match self.asked {
             Some(Asked::Now) => Some(Admission::Forward),
             Some(Asked::PollAfter(at)) if age.seen_at.is_some_and(|seen_at| seen_at >= at) => {
@@ -125,7 +142,10 @@ impl Standing {
         if asked.is_some() {
             self.asked = None;
         }
-        asked.or_else(|| is_named.then_some(Admission::Asked(StepBack::Webhook)))
+        let before = self.admitted.take().filter(|(admitted, _)| admitted == revision);
+        let admission = asked.or(before.map(|(_, admission)| admission)).or_else(named);
+        self.admitted = admission.map(|admission| (revision.clone(), admission));
+        admission
     }
 }
 
@@ -140,5 +160,144 @@ pub(crate) fn behind(last: &Last, revision: &RevisionId, age: &Age) -> Option<St
         (Some((version, last)), _) => Some(format!("version {version} is lower than {last}")),
         (None, Some(_)) => Some("its index is older than the last one".to_owned()),
         (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use weir_protocol::part::{self, Part};
+    use weir_tarball::ContentKey;
+    use weir_upstream::SourceKind;
+
+    use super::*;
+    use crate::{Candidate, Service};
+
+    const BY_WEBHOOK: Admission = Admission::Asked(StepBack::Webhook);
+    const BY_REFRESH: Admission = Admission::Asked(StepBack::Refresh);
+
+    fn service() -> Service {
+        of(json!({ "name": "shop", "repository": "shop" }))
+    }
+
+    fn of(config: serde_json::Value) -> Service {
+        Service::new(&serde_json::from_value(config).unwrap(), |_| Some(SourceKind::Git), None).unwrap()
+    }
+
+    fn commit(number: u64) -> RevisionId {
+        format!("sha1:{number:040x}").parse().unwrap()
+    }
+
+    /// Of a revision that a poll found, which began then.
+    fn seen(at: Instant, is_behind: bool) -> Age {
+        Age { seen_at: Some(at), behind: is_behind.then(|| "older".to_owned()), ..Age::default() }
+    }
+
+    /// Returns the time after so many seconds.
+    fn clock() -> impl Fn(u64) -> Instant {
+        let start = Instant::now();
+        move |seconds| start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_webhook_s_name_ends_with_what_a_later_poll_finds() {
+        let (service, at) = (service(), clock());
+        let admit = |number, seconds| service.admit(&commit(number), &[], &seen(at(seconds), true), at(seconds));
+        // Two pushes between two polls, and both deliveries again after the poll that found the second.
+        service.name_revision(commit(5), at(1));
+        service.name_revision(commit(6), at(2));
+        service.followed(&commit(6), &[], &seen(at(3), false));
+        assert_eq!(admit(5, 4), Admission::Back);
+        service.name_revision(commit(6), at(5));
+        service.followed(&commit(7), &[], &seen(at(4), false));
+        assert_eq!(admit(6, 6), Admission::Back);
+        // One that arrives while a poll runs is of the next one. It counts until it is followed, so also if a build fails.
+        service.name_revision(commit(4), at(8));
+        service.followed(&commit(8), &[], &seen(at(7), false));
+        assert_eq!([admit(4, 9), admit(4, 10)], [BY_WEBHOOK; 2]);
+        service.followed(&commit(4), &[], &seen(at(10), true));
+        service.followed(&commit(8), &[], &seen(at(11), false));
+        assert_eq!(admit(4, 12), Admission::Back);
+    }
+
+    #[test]
+    fn what_a_refresh_found_is_admitted_until_it_is_followed_and_nothing_else_is() {
+        let (service, at) = (service(), clock());
+        let admit = |number, seconds| service.admit(&commit(number), &[], &seen(at(seconds), true), at(seconds));
+        service.ask_for_poll(at(2));
+        assert_eq!(admit(3, 1), Admission::Back, "an earlier poll");
+        assert_eq!([admit(3, 3), admit(3, 4)], [BY_REFRESH; 2], "its build fails");
+        assert_eq!([admit(2, 5), admit(3, 6)], [Admission::Back; 2]);
+        service.ask_for_poll(at(7));
+        assert_eq!(admit(3, 8), BY_REFRESH);
+        service.followed(&commit(3), &[], &seen(at(8), true));
+        assert_eq!(admit(3, 9), Admission::Back);
+        service.ask_for_poll(at(10));
+        service.not_found(Some(at(9)));
+        assert!(service.awaits_poll());
+        service.not_found(Some(at(11)));
+        assert!(!service.awaits_poll());
+    }
+
+    #[test]
+    fn another_origin_s_time_is_not_remembered() {
+        let (service, at) = (service(), clock());
+        service.followed(&commit(5), &[], &seen(at(1), false));
+        service.ask_for_poll(at(2));
+        service.set_aside();
+        assert_eq!((service.last_revision(), service.awaits_poll()), (None, false));
+    }
+
+    #[test]
+    fn every_part_that_is_behind_needs_a_request() {
+        let part = |to: &str| json!({ "repository": to, "to": to });
+        let service = Arc::new(of(json!({ "name": "shop", "parts": [part("a"), part("b")] })));
+        let at = clock();
+        let parts =
+            ["a", "b"].map(|to| Part { to: to.to_owned(), repository: to.parse().unwrap(), revision_id: commit(1) });
+        let admit = |are_behind: [bool; 2], seconds| {
+            let age = Age {
+                parts: are_behind.map(|is_behind| seen(at(seconds), is_behind)).into(),
+                ..seen(at(seconds), true)
+            };
+            service.admit(&part::revision_of(&parts), &parts, &age, at(seconds))
+        };
+        service.parts[1].ask_for_poll(at(1));
+        assert_eq!(admit([true, false], 2), Admission::Back);
+        assert_eq!(admit([true, true], 3), Admission::Back);
+        assert_eq!(admit([false, true], 4), BY_REFRESH);
+        service.parts[0].ask_for_poll(at(5));
+        assert_eq!(admit([true, true], 6), BY_REFRESH);
+    }
+
+    #[test]
+    fn the_history_says_which_parts_are_behind() {
+        let part = |to: &str| json!({ "repository": to, "to": to });
+        let service = Arc::new(of(json!({ "name": "shop", "parts": [part("a"), part("b")] })));
+        let at = |numbers: [u64; 2]| {
+            let part = |(to, number): (&str, u64)| Part {
+                to: to.to_owned(),
+                repository: to.parse().unwrap(),
+                revision_id: commit(number),
+            };
+            let parts: Vec<Part> = ["a", "b"].into_iter().zip(numbers).map(part).collect();
+            let age = Box::new(Age { parts: vec![Age::default(); 2], ..Age::default() });
+            let (revision, key) = (part::revision_of(&parts), ContentKey::from_bytes([0; 32]));
+            Candidate { service: service.clone(), revision, version: None, parts, key, age, stepped_back: None }
+        };
+        at([5, 5]).followed();
+        for (whole, parts, behind) in [
+            (false, [false, false], &[][..]),
+            (true, [false, true], &["b"]),
+            (true, [false, false], &["a"]),
+            (false, [true, true], &["a", "b"]),
+        ] {
+            let mut candidate = at([4, 5]);
+            candidate.followed_before(whole, &parts);
+            let found: Vec<&str> = candidate.behind().into_iter().map(|(to, ..)| to).collect();
+            assert_eq!((found.as_slice(), candidate.age.behind.is_some()), (behind, !behind.is_empty()));
+        }
     }
 }

@@ -17,6 +17,8 @@ pub(super) fn take(at: &mut Reconciler, repository: &RepositoryName) {
     let before = at.catalog.snapshot();
     let mut after = Snapshot::clone(&before);
     let Some(owned) = &mut after.owned else { return };
+    // Another origin has published since.
+    at.assigned.get(repository).into_iter().flat_map(|of| of.values()).for_each(|service| service.forget_standing());
     owned.insert_mut(repository.clone(), ());
     at.reconcile_workers(&BTreeSet::from([repository.clone()]), &before, &mut after);
     at.mark_not_mirrored(repository, &after);

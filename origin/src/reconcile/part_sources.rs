@@ -100,12 +100,8 @@ impl PartSources {
             });
             let found = all(found.collect())?;
             let (mut parts, mut keys, mut age) = (Vec::new(), Vec::new(), Box::<Age>::default());
-            let mut moved = Vec::new();
             for (part, found) in service.parts.iter().zip(found) {
                 let Candidate { revision: revision_id, key, age: of_this, .. } = found;
-                if part.last_revision().is_none_or(|last| last != revision_id) {
-                    moved.push(of_this.seen_at);
-                }
                 if let Some(behind) = &of_this.behind {
                     age.behind.get_or_insert_with(|| format!("part `{}`: {behind}", folder(part)));
                 }
@@ -119,8 +115,6 @@ impl PartSources {
                 key.list(parts.flat_map(|(part, key)| [part.to.as_bytes(), key.as_bytes()]));
             });
             let revision = part::revision_of(&parts);
-            // All upstreams that changed anything must have confirmed that.
-            age.seen_at = moved.into_iter().min().flatten();
             Ok(Candidate { service: service.clone(), revision, version: None, parts, key, age, stepped_back: None })
         };
         services.iter().map(|service| (service.clone(), compose(service))).collect()

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
-use weir_publish::{Attempt, PastQuery, ReadPositions};
+use weir_publish::{Attempt, PastQuery};
 use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure};
 use weir_tarball::{Built, Recipe};
 
@@ -67,14 +67,16 @@ impl Pipeline {
         let found = resolved.iter_mut().filter_map(|(_, found)| found.as_mut().ok());
         let is_moved = |candidate: &&mut Candidate| {
             let last = candidate.service.last_revision();
-            candidate.age.behind.is_none() && last.is_some_and(|last| last != candidate.revision)
+            // Of a composed service, each part that is behind counts.
+            let is_unknown = candidate.age.behind.is_none() || !candidate.parts.is_empty();
+            is_unknown && last.is_some_and(|last| last != candidate.revision)
         };
         let mut moved: Vec<&mut Candidate> = found.filter(is_moved).collect();
         if moved.is_empty() {
             return;
         }
         let Repository { name, context, .. } = &*self.repository;
-        let positions = match context.publisher.queries.positions(name, &ReadPositions::default()).await {
+        let positions = match context.publisher.queries.positions(name).await {
             Ok(positions) => positions,
             // It must not wait for what may never be known.
             Err(error) => {
@@ -86,9 +88,7 @@ impl Pipeline {
             PastQuery { service: &service.name, followed_ref, revision, parts }
         });
         let past = positions.past(queries);
-        for (candidate, _) in moved.iter_mut().zip(past).filter(|(_, is_past)| *is_past) {
-            candidate.age.behind = Some("it was followed before".to_owned());
-        }
+        moved.iter_mut().zip(past).for_each(|(candidate, past)| candidate.followed_before(past.whole, &past.parts));
     }
 
     /// Builds a candidate and publishes it. Returns false if its service needs another content meanwhile.

@@ -92,4 +92,22 @@ impl Repository {
     pub(super) fn build_timeout(&self) -> Duration {
         self.config.borrow().build_timeout
     }
+
+    /// Counts what became of an older revision.
+    pub(super) fn count_step_back(&self, result: &str) {
+        self.context.metrics.step_backs.with_label_values(&[self.name.as_str(), result]).inc();
+    }
+}
+
+/// The services to publish, by name, and the parts.
+pub(super) fn split(assigned: &[Arc<Service>]) -> (Services, Vec<Arc<Service>>) {
+    let (parts, services): (Vec<_>, Vec<_>) = assigned.iter().cloned().partition(|service| service.part_of.is_some());
+    (services.into_iter().map(|service| (service.name.clone(), service)).collect(), parts)
+}
+
+/// The services that `others` does not have with the same definition.
+pub(super) fn difference(services: &Services, others: &Services) -> Vec<Arc<Service>> {
+    let is_common =
+        |service: &&Arc<Service>| others.get(&service.name).is_some_and(|other| Arc::ptr_eq(other, service));
+    services.values().filter(|service| !is_common(service)).cloned().collect()
 }

@@ -16,9 +16,20 @@ use super::state::{RepositoryState, SteppingBack};
 /// The candidates of a repository that wait.
 #[derive(Debug, Default)]
 pub(super) struct StepBacks {
-    waiting: BTreeMap<ServiceName, (Instant, SteppingBack)>,
+    waiting: BTreeMap<ServiceName, Waiting>,
     /// What waited last, and is not logged again.
-    logged: BTreeMap<ServiceName, RevisionId>,
+    logged: BTreeMap<ServiceName, Vec<Behind>>,
+}
+
+/// The folder of a part, empty if there are none, and its revision, which is older.
+type Behind = (String, RevisionId);
+
+/// It waits until its service follows it or another revision, or nothing is found.
+#[derive(Debug)]
+struct Waiting {
+    /// When polls began to find each.
+    found: Vec<(Behind, Instant, SystemTime)>,
+    shown: SteppingBack,
 }
 
 /// What becomes of a candidate.
@@ -40,29 +51,46 @@ impl StepBacks {
         (now, clock): (Instant, SystemTime),
     ) -> Verdict {
         let Candidate { service, revision, version, age, .. } = candidate;
-        let waiting = self.waiting.remove(&service.name).filter(|(_, waiting)| waiting.revision_id == *revision);
+        let before = self.waiting.remove(&service.name).map_or_else(Vec::new, |waiting| waiting.found);
         match admission {
             Admission::Forward => return Verdict::Publish(None),
             Admission::Asked(by) => return Verdict::Publish(Some(by)),
+            Admission::Back if after.is_zero() => return Verdict::Publish(Some(StepBack::Polls)),
             Admission::Back => {}
         }
-        let (begins, since) = (waiting.is_none(), waiting.as_ref().map_or(now, |(since, _)| *since));
-        if after.is_zero() || age.seen_at.is_some_and(|seen_at| seen_at >= since + after) {
-            self.logged.remove(&service.name);
-            return Verdict::Publish(Some(StepBack::Polls));
+        let (mut found, mut begins, mut is_confirmed) = (Vec::new(), false, true);
+        for (to, revision, seen_at) in candidate.behind() {
+            let behind = (to.to_owned(), revision.clone());
+            let known = before.iter().find(|(known, ..)| *known == behind).cloned();
+            begins |= known.is_none();
+            let known = known.unwrap_or((behind, now, clock));
+            is_confirmed &= seen_at.is_some_and(|seen_at| seen_at >= known.1 + after);
+            found.push(known);
         }
-        let is_new = self.logged.insert(service.name.clone(), revision.clone()).as_ref() != Some(revision);
-        let of_now = || SteppingBack {
+        let since = found.iter().map(|(.., since)| *since).max().unwrap_or(clock);
+        let all: Vec<Behind> = found.iter().map(|(behind, ..)| behind.clone()).collect();
+        let shown = SteppingBack {
             service: service.name.clone(),
             revision_id: revision.clone(),
             version: version.clone(),
             reason: age.behind.clone().unwrap_or_default(),
-            since: clock,
-            until: clock + after,
+            since,
+            until: since + after,
         };
-        let waiting = waiting.map_or_else(of_now, |(_, waiting)| waiting);
-        self.waiting.insert(service.name.clone(), (since, waiting));
+        // Also if it is confirmed, because its build may fail.
+        self.waiting.insert(service.name.clone(), Waiting { found, shown });
+        if is_confirmed {
+            self.logged.remove(&service.name);
+            return Verdict::Publish(Some(StepBack::Polls));
+        }
+        let is_new = self.logged.get(&service.name) != Some(&all);
+        self.logged.insert(service.name.clone(), all);
         Verdict::Wait { begins, is_new }
+    }
+
+    /// A service follows a revision, or none can be found.
+    pub(super) fn ended(&mut self, service: &ServiceName) {
+        self.waiting.remove(service);
     }
 
     /// A service was removed or redefined.
@@ -84,7 +112,7 @@ impl StepBacks {
 
     /// What waits, by service.
     pub(super) fn all(&self) -> impl Iterator<Item = &SteppingBack> {
-        self.waiting.values().map(|(_, waiting)| waiting)
+        self.waiting.values().map(|waiting| &waiting.shown)
     }
 }
 
@@ -93,6 +121,7 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
+    use weir_protocol::part::{self, Part};
     use weir_source::{Age, Service, ServiceConfig};
     use weir_tarball::ContentKey;
 
@@ -145,6 +174,7 @@ mod tests {
                     Verdict::Publish(by) => {
                         prop_assert_eq!(Some(by), expected);
                         published = found;
+                        backs.ended(&service.name);
                         // The same revision is no step back any more.
                         first = Some((found, now));
                         prop_assert_eq!(backs.all().count(), 0);
@@ -175,5 +205,39 @@ mod tests {
         let asked = Admission::Asked(StepBack::Webhook);
         assert_eq!(decide(0, asked, AFTER), Verdict::Publish(Some(StepBack::Webhook)));
         assert_eq!(decide(0, Admission::Back, Duration::ZERO), Verdict::Publish(Some(StepBack::Polls)));
+    }
+
+    /// The parts `a` and `b`, of which some are behind.
+    fn composed(service: &Arc<Service>, numbers: [u64; 2], are_behind: [bool; 2], seen_at: Instant) -> Candidate {
+        let mut candidate = candidate(service, 0, None);
+        for ((to, number), is_behind) in ["a", "b"].into_iter().zip(numbers).zip(are_behind) {
+            let revision_id = format!("sha1:{number:040x}").parse().unwrap();
+            candidate.parts.push(Part { to: to.to_owned(), repository: "shop".parse().unwrap(), revision_id });
+            let behind = is_behind.then(|| "older".to_owned());
+            candidate.age.parts.push(Age { seen_at: Some(seen_at), behind, ..Age::default() });
+        }
+        candidate.revision = part::revision_of(&candidate.parts);
+        candidate
+    }
+
+    #[test]
+    fn a_part_that_moves_on_does_not_begin_the_time_of_another_anew() {
+        let config = ServiceConfig::new("a".parse().unwrap(), "shop".parse().unwrap());
+        let service = Arc::new(Service::new(&config, |_| None, None).unwrap());
+        let (mut backs, start, clock) = (StepBacks::default(), Instant::now(), SystemTime::UNIX_EPOCH);
+        let mut decide = |numbers, are_behind, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            let candidate = composed(&service, numbers, are_behind, now);
+            backs.decide(&candidate, Admission::Back, AFTER, (now, clock))
+        };
+        let waits = |begins, is_new| Verdict::Wait { begins, is_new };
+        assert_eq!(decide([1, 10], [true, false], 0), waits(true, true));
+        assert_eq!(decide([1, 11], [true, false], 200), waits(false, false));
+        assert_eq!(decide([1, 9], [true, true], 250), waits(true, true), "a copy of the other one lags too");
+        assert_eq!(decide([1, 9], [true, true], 300), waits(false, false));
+        let confirmed = Verdict::Publish(Some(StepBack::Polls));
+        assert_eq!(decide([1, 12], [true, false], 301), confirmed);
+        assert_eq!(decide([1, 12], [true, false], 302), confirmed, "its build failed");
+        assert_eq!(decide([2, 12], [true, false], 303), waits(true, true));
     }
 }

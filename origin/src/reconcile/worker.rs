@@ -41,7 +41,7 @@ use super::pipeline::Pipeline;
 use super::poll::{PollResult, Poller};
 use super::polls::{PollEnd, Polls};
 use super::rebuild::{RebuildRequest, Rebuilds};
-use super::repository::{Repository, Services};
+use super::repository::{Repository, Services, difference, split};
 use super::revision_reports::RevisionReports;
 use super::schedule::Schedule;
 use super::service_states::{Action, Cause, ServiceStates};
@@ -300,7 +300,10 @@ impl Worker {
             match (action, found) {
                 (Action::PublishCached, Ok(candidate)) => self.add_candidate(candidate),
                 (Action::RestrictFetch, Ok(candidate)) => self.steps.restrict_fetch(candidate),
-                (Action::RecordFailure, Err(failure)) => self.record_result(&service, Err(failure)),
+                (Action::RecordFailure, Err(failure)) => {
+                    self.step_backs.ended(&service.name);
+                    self.record_result(&service, Err(failure));
+                }
                 _ => {}
             }
         }
@@ -315,31 +318,37 @@ impl Worker {
         if service.awaits_poll() {
             self.states.reconcile_after_poll(&service.name);
         }
-        let Repository { name: repository, context, .. } = &*self.repository;
-        let count = |result| context.metrics.step_backs.with_label_values(&[repository.as_str(), result]).inc();
         let (name, revision, reason) = (&service.name, &candidate.revision, &candidate.age.behind);
         match verdict {
             Verdict::Publish(stepped_back) => {
-                if let Some(by) = stepped_back {
-                    count("published");
-                    tracing::warn!(service = %name, %revision, reason, ?by, "the service steps back");
-                }
                 candidate.stepped_back = stepped_back;
                 self.steps.add_candidate(candidate);
             }
             Verdict::Wait { begins, is_new } => {
                 if begins {
-                    count("held");
+                    self.repository.count_step_back("held");
                 }
                 if is_new {
                     let seconds = after.as_secs();
                     tracing::warn!(service = %name, %revision, reason, seconds, "stepping back: the older revision is published once every poll for this time has found it, or a refresh");
                 }
+                candidate.held_back();
                 self.states.cached_ended(name, None);
                 self.states.reconcile_after_poll(name);
                 self.reports.record().set_published(name, None);
                 self.states.ended(name, self.state.borrow().polls, false);
             }
+        }
+    }
+
+    /// A service follows a candidate.
+    fn end_step_back(&mut self, candidate: &Candidate) {
+        let Candidate { service, revision, age, stepped_back, .. } = candidate;
+        self.step_backs.ended(&service.name);
+        if let Some(by) = stepped_back.filter(|_| !service.is_pinned()) {
+            self.repository.count_step_back("published");
+            let reason = &age.behind;
+            tracing::warn!(service = %service.name, %revision, reason, ?by, "the service stepped back");
         }
     }
 
@@ -357,6 +366,7 @@ impl Worker {
             }
             (Ok(Cached::UpToDate), _) => {
                 candidate.followed();
+                self.end_step_back(&candidate);
                 Ok(candidate.revision)
             }
             (Ok(Cached::NeedsBuild), Some(failure)) | (Err(failure), _) => Err(failure),
@@ -368,8 +378,11 @@ impl Worker {
 
     /// False: the service needs another content meanwhile.
     fn handle_build_end(&mut self, candidate: Candidate, result: Result<bool, ServiceFailure>) {
+        self.states.build_ended(&candidate.service.name);
+        if matches!(result, Ok(true)) {
+            self.end_step_back(&candidate);
+        }
         let Candidate { service, revision, key, .. } = candidate;
-        self.states.build_ended(&service.name);
         if let Err(failure) = &result {
             let (interval, times) = (self.config.poll_interval, (Instant::now(), SystemTime::now()));
             self.back_offs.failed(&service.name, key, failure, interval, times, fastrand::f64());
@@ -476,19 +489,6 @@ impl Worker {
     fn is_assigned(&self, service: &Arc<Service>) -> bool {
         self.services.get(&service.name).is_some_and(|known| Arc::ptr_eq(known, service))
     }
-}
-
-/// The services to publish, by name, and the parts.
-fn split(assigned: &[Arc<Service>]) -> (Services, Vec<Arc<Service>>) {
-    let (parts, services): (Vec<_>, Vec<_>) = assigned.iter().cloned().partition(|service| service.part_of.is_some());
-    (services.into_iter().map(|service| (service.name.clone(), service)).collect(), parts)
-}
-
-/// The services that `others` does not have with the same definition.
-fn difference(services: &Services, others: &Services) -> Vec<Arc<Service>> {
-    let is_common =
-        |service: &&Arc<Service>| others.get(&service.name).is_some_and(|other| Arc::ptr_eq(other, service));
-    services.values().filter(|service| !is_common(service)).cloned().collect()
 }
 
 /// Waits for a time; forever if there is none.

@@ -149,7 +149,9 @@ async fn what_every_poll_finds_is_published_and_a_restart_only_delays_it() {
 
         let node = home.start(config.clone()).await;
         node.repository(|state| state.applied_polls > 0).await;
-        assert_eq!(node.status().await["services"][0]["stepping_back"]["revision_id"], *old);
+        let status = node.status().await["services"][0].clone();
+        assert_eq!(status["stepping_back"]["revision_id"], *old);
+        assert_eq!(status["condition"], "following", "{status}");
         assert_ne!(current(&node).await, old);
         node.stop().await;
 
@@ -213,6 +215,31 @@ async fn an_older_index_is_a_step_back_whatever_it_has() {
         assert_eq!(now.version() == new.version(), stays, "{status}");
         assert_eq!(status["reason"] == "its index is older than the last one", stays, "{status}");
     }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_version_that_cannot_be_read_ends_the_time_of_an_older_one() {
+    let (home, charts) = (Home::new(), Charts::start());
+    publish(&charts, "1.0.0", "a: 1");
+    publish(&charts, "1.1.0", "a: 2");
+    let mut config = charts.config(&home, &["shop"]);
+    config.services[0].name = service();
+    let node = home.start(config).await;
+    let new = node.published(|_| true).await;
+    charts.entries.lock().unwrap().truncate(1);
+    for (bad, condition) in [(false, "following"), (true, "unhealthy"), (false, "following")] {
+        if bad {
+            charts.index("shop", "1.2.0", &"0".repeat(64));
+        } else {
+            charts.entries.lock().unwrap().truncate(1);
+            charts.write_index("2026-01-01T00:00:00Z");
+        }
+        node.poll().await;
+        let status = node.status().await["services"][0].clone();
+        assert_eq!((&status["condition"], status["stepping_back"].is_null()), (&json!(condition), bad), "{status}");
+    }
+    assert_eq!(node.descriptor().await.version(), new.version());
     node.stop().await;
 }
 

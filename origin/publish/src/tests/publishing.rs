@@ -95,7 +95,7 @@ async fn a_tip_that_a_publication_has_overtaken_is_not_stored() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     let lacks = async |commit: &str| {
-        let positions = publisher.queries.positions(&shop(), &ReadPositions::default()).await.unwrap();
+        let positions = publisher.queries.positions(&shop()).await.unwrap();
         let threshold = positions.find(&shop_prod.name, "main", commit)?;
         threshold.lacks(current(&shop_prod).publication().generation)
     };

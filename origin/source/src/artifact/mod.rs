@@ -156,7 +156,8 @@ impl ArtifactSource {
     pub(crate) fn resolve(&self, config: &RepositoryConfig, services: &[Arc<Service>]) -> ResolvedServices {
         let state = self.state();
         let resolve = |service: &Arc<Service>| {
-            let (chosen, revision, sha256) = state.followed(service, config.verify.as_ref())?;
+            let followed = state.followed(service, config.verify.as_ref());
+            let (chosen, revision, sha256) = followed.inspect_err(|_| service.not_found(state.listed_at))?;
             let key = ContentKey::new(&service.repository, &service.selection, |key| {
                 key.field(b"archive v1");
                 key.field(sha256.as_bytes());

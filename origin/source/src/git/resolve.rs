@@ -62,7 +62,14 @@ impl GitSource {
             }
             Ok(Candidate { service: service.clone(), revision, version: None, parts, key, age, stepped_back: None })
         };
-        Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
+        let resolve = |service: &Arc<Service>| {
+            let found = resolve(service);
+            if found.is_err() {
+                service.not_found(seen_at);
+            }
+            (service.clone(), found)
+        };
+        Ok(services.iter().map(resolve).collect())
     }
 
     /// Whether the service has published other content from this repository. A ref may have been moved to an older commit,
