@@ -21,6 +21,7 @@ mod lfs;
 mod lfs_state;
 mod limiter;
 mod maintenance;
+mod part_changes;
 mod part_sources;
 mod pipeline;
 mod poll;

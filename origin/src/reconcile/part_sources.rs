@@ -18,6 +18,7 @@ use weir_tarball::{
 };
 use weir_upstream::RepositoryConfig;
 
+use super::part_changes::PartChange;
 use super::signals::WorkerSignals;
 use super::state::{Health, RepositoryState};
 
@@ -65,10 +66,10 @@ impl PartSources {
     }
 
     /// Has the publishers of these parts resolve them: the content of their repository may have changed.
-    pub(super) fn notify_publishers(&self, parts: &[Arc<Service>]) {
+    pub(super) fn notify_publishers(&self, parts: &[Arc<Service>], change: &Arc<PartChange>) {
         let homes: BTreeSet<_> = parts.iter().filter_map(|part| Some(&part.part_of.as_ref()?.home)).collect();
         let all = self.lock();
-        homes.iter().filter_map(|home| all.get(*home)).for_each(|home| home.signals.parts_changed.notify_one());
+        homes.iter().filter_map(|home| all.get(*home)).for_each(|home| home.signals.part_changes.put(change.clone()));
     }
 
     /// Resolves composed services: all parts of each, or none. Each repository is read once. Failures of one that was not polled

@@ -93,6 +93,11 @@ impl ServiceStates {
         *due = (*due).max(Some(cause));
     }
 
+    /// The same, because something changed.
+    pub(super) fn mark_each_due<'a>(&mut self, names: impl IntoIterator<Item = &'a ServiceName>) {
+        names.into_iter().for_each(|name| self.mark_due(name, Cause::Changed));
+    }
+
     /// A service is due after the next poll even if no ref changes.
     pub(super) fn reconcile_after_poll(&mut self, service: &ServiceName) {
         self.entry(service).needs_reconcile = true;
@@ -214,6 +219,11 @@ impl ServiceStates {
     /// Whether a service is due or being resolved, so that its last result may be outdated.
     pub(super) fn is_due(&self, service: &ServiceName) -> bool {
         self.resolving.contains(service) || self.services.get(service).is_some_and(|state| state.due.is_some())
+    }
+
+    /// Whether a service is due or in progress.
+    pub(super) fn is_busy(&self, service: &ServiceName) -> bool {
+        self.is_due(service) || self.services.get(service).is_some_and(|state| state.step != Step::Idle)
     }
 
     /// Why a service was last resolved.

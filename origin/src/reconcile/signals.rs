@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::part_changes::Inbox;
+
 /// Signals to a worker. Repeated signals are merged until the worker handles them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WorkerSignals {
@@ -14,5 +16,7 @@ pub(super) struct WorkerSignals {
     /// End all back-offs, and resolve all services after the next poll.
     pub(super) refresh: Arc<Notify>,
     /// Resolve all composed services.
-    pub(super) parts_changed: Arc<Notify>,
+    pub(super) part_changes: Inbox,
+    /// Publishers of this repository's parts have applied a change.
+    pub(super) parts_applied: Arc<Notify>,
 }

@@ -1,6 +1,7 @@
 //! Counts the threads of a worker's jobs: the next user of its mirror waits until the last one has ended.
 
 use std::future::Future;
+use std::time::Instant;
 
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -43,6 +44,14 @@ impl Threads {
 pub(super) async fn ended<T>(task: &mut Option<AbortOnDropHandle<T>>) -> Option<T> {
     match task {
         Some(task) => task.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a time; forever if there is none.
+pub(super) async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
 }

@@ -37,6 +37,7 @@ use super::back_offs::BackOffs;
 use super::handle::Terminated;
 use super::lfs_state;
 use super::maintenance::Maintenance;
+use super::part_changes::PartChanges;
 use super::pipeline::Pipeline;
 use super::poll::{PollResult, Poller};
 use super::polls::{PollEnd, Polls};
@@ -48,6 +49,7 @@ use super::service_states::{Action, Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
 use super::step_backs::{StepBacks, Verdict};
 use super::steps::{StepEnd, Steps};
+use super::threads::reached;
 
 /// The receiving ends of a worker's handle.
 pub(super) struct Inputs {
@@ -66,6 +68,7 @@ pub(super) struct Worker {
     parts: Vec<Arc<Service>>,
     /// Whether the publishers of the parts resolve them after the next poll even if no ref changes.
     owes_parts: bool,
+    part_changes: PartChanges,
     /// The content that the mirror had at the start is being published. No poll starts meanwhile.
     restoring: bool,
 
@@ -100,6 +103,7 @@ impl Worker {
             services,
             parts,
             owes_parts: true,
+            part_changes: PartChanges::default(),
             restoring: false,
             polls: Polls::new(poller, schedule),
             maintenance: Maintenance::new(),
@@ -142,14 +146,16 @@ impl Worker {
                 }
                 end = self.steps.next() => self.handle_step(end),
                 due = self.rebuilds.next(&self.services) => {
-                    due.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
+                    self.states.mark_each_due(&due);
                     self.polls.trigger_if_needed();
                 }
                 Some(request) = rebuild_requests.recv() => self.rebuilds.start(*request, &self.services),
                 () = signals.poll.notified() => self.polls.trigger(),
                 () = signals.refresh.notified() => self.refresh(),
                 () = signals.resolve_all.notified() => self.mark_all_due(Cause::Changed),
-                () = signals.parts_changed.notified() => {
+                () = signals.parts_applied.notified() => {}
+                () = signals.part_changes.arrived.notified() => {
+                    self.part_changes.receive(&signals.part_changes);
                     let composed = self.services.values().filter(|service| !service.parts.is_empty());
                     composed.for_each(|service| self.states.mark_due(&service.name, Cause::Changed));
                 }
@@ -160,10 +166,7 @@ impl Worker {
                     self.reconfigure(config_updates.borrow_and_update().clone());
                     self.reassign(&service_updates.borrow_and_update());
                 }
-                () = reached(retry_due) => {
-                    let due = self.back_offs.take_due(Instant::now());
-                    due.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
-                }
+                () = reached(retry_due) => self.states.mark_each_due(&self.back_offs.take_due(Instant::now())),
                 () = reached(poll_due) => self.polls.start(),
             }
         }
@@ -219,7 +222,11 @@ impl Worker {
     }
 
     fn update_applied_polls(&mut self) {
-        let applied_polls = self.states.applied_polls(self.state.borrow().polls);
+        if !self.services.values().any(|service| !service.parts.is_empty() && self.states.is_busy(&service.name)) {
+            self.part_changes.apply();
+        }
+        let polls = self.state.borrow().polls;
+        let applied_polls = self.states.applied_polls(polls).min(self.part_changes.applied_polls(polls));
         if applied_polls > self.state.borrow().applied_polls {
             self.polls.trigger_if_needed();
             self.state.send_modify(|state| state.applied_polls = applied_polls);
@@ -231,6 +238,7 @@ impl Worker {
         let (now, hydrated) = (SystemTime::now(), poll.hydrated);
         let end = self.polls.record(poll, now);
         let part_sources = &self.repository.context.part_sources;
+        let change = self.part_changes.begin(self.state.borrow().polls, &self.repository.signals.parts_applied);
         match end {
             PollEnd::Succeeded { changed, complete } => {
                 self.maintenance.is_due |= changed;
@@ -245,7 +253,7 @@ impl Worker {
                     revisions.set_published(name, None);
                 }
                 if changed || std::mem::take(&mut self.owes_parts) {
-                    part_sources.notify_publishers(&self.parts);
+                    part_sources.notify_publishers(&self.parts, &change);
                 }
                 revisions.poll_succeeded(complete, now);
             }
@@ -256,7 +264,7 @@ impl Worker {
                 self.services.keys().for_each(|name| self.states.reconcile_after_poll(name));
                 self.owes_parts = true;
                 if is_new {
-                    part_sources.notify_publishers(&self.parts);
+                    part_sources.notify_publishers(&self.parts, &change);
                 }
                 // Those that step back may do so by a part of another repository.
                 let composed = |each: &&ServiceName| self.services.get(*each).is_some_and(|of| !of.parts.is_empty());
@@ -268,7 +276,7 @@ impl Worker {
         }
         if hydrated && !matches!(end, PollEnd::Succeeded { changed: true, complete: true }) {
             // Services without a version can be built, even if the upstream is down.
-            part_sources.notify_publishers(&self.parts);
+            part_sources.notify_publishers(&self.parts, &change);
             self.mark_all_due(Cause::Changed);
         }
     }
@@ -469,8 +477,7 @@ impl Worker {
 
     /// Ends all back-offs except a server's `Retry-After`, because somebody may have fixed the cause.
     fn reset_back_offs(&mut self) {
-        let reset = self.back_offs.reset();
-        reset.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
+        self.states.mark_each_due(&self.back_offs.reset());
         self.rebuilds.retry_lost();
         self.repository.source.reset_back_offs();
     }
@@ -488,13 +495,5 @@ impl Worker {
     /// Whether a service is assigned, and has not been redefined.
     fn is_assigned(&self, service: &Arc<Service>) -> bool {
         self.services.get(&service.name).is_some_and(|known| Arc::ptr_eq(known, service))
-    }
-}
-
-/// Waits for a time; forever if there is none.
-async fn reached(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }

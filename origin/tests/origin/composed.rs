@@ -185,6 +185,21 @@ async fn an_archive_that_a_build_lacks_is_fetched_before_the_next_poll_of_its_re
 }
 
 #[tokio::test]
+async fn a_poll_of_a_part_is_applied_when_the_composed_service_is() {
+    let (home, charts, upstream) = (Home::new(), Charts::start(), Upstream::small());
+    publish(&charts, "1.0.0", "a: 1");
+    let node = home.start(config(&home, &charts, &upstream)).await;
+    node.published(|_| true).await;
+    for replicas in 2..6 {
+        let contents = format!("replicas: {replicas}\n");
+        let head = format!("sha1:{}", upstream.push("deploy/app.yaml", contents.as_bytes()));
+        node.poll().await;
+        assert!(has_part("a/values", &head)(&node.descriptor().await), "{contents}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn operators_compose_services_and_are_told_which_part_is_wrong() {
     let (home, one, two) = (Home::new(), Upstream::small(), Upstream::small());
     two.push("deploy/app.yaml", b"replicas: 2\n");
