@@ -71,13 +71,7 @@ impl Roles {
         origin.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[0]));
         let mut upstream = RepositoryConfig::new(repository_name.clone(), repository.url.as_str());
         upstream.poll_interval = poll_interval;
-        if repository.is_local {
-            // One folder has no copy that lags.
-            upstream.step_back_after = std::time::Duration::ZERO;
-        }
-        upstream.ca.clone_from(&arguments.ca);
-        upstream.username.clone_from(&arguments.username);
-        upstream.password_file.clone_from(&arguments.password_file);
+        reach(&mut upstream, arguments, repository);
         origin.repositories = vec![upstream];
         let mut published = ServiceConfig::new(service.clone(), repository_name.clone());
         if let Some(reference) = &arguments.reference {
@@ -171,4 +165,15 @@ fn address(port_base: Option<u16>, offset: u16) -> SocketAddr {
     let usual = at(port_base.unwrap_or(DEFAULT_PORT_BASE) + offset);
     let is_free = || TcpListener::bind(usual).is_ok() && UdpSocket::bind(usual).is_ok();
     if port_base.is_some() || is_free() { usual } else { at(0) }
+}
+
+/// How the upstream is reached, and what its answers mean.
+fn reach(upstream: &mut RepositoryConfig, arguments: &UpArguments, repository: &Repository) {
+    if repository.is_local {
+        // One folder has no copy that lags.
+        upstream.step_back_after = Duration::ZERO;
+    }
+    upstream.ca.clone_from(&arguments.ca);
+    upstream.username.clone_from(&arguments.username);
+    upstream.password_file.clone_from(&arguments.password_file);
 }
