@@ -105,6 +105,13 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | entries of a folder, with those that are left out; entries of a directory that a symlink leads through | `limits.max_entries` |  | the service is unhealthy |
 | `.gitattributes` of a directory and of those above it, together | {origin/git/src/tree/attributes.rs MAX_BYTES} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
 | steps of matching the paths of a build with `include`, `exclude` and `.gitattributes` | {origin/tarball/src/glob.rs MAX_MATCH_STEPS} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
+| steps of matching the path of a service's folder with the `.gitattributes` above it | {origin/git/src/tree/folder.rs MAX_MATCH_STEPS} |  | the service is unhealthy |
+| commits that are read to find whether one is an ancestor of another | {origin/git/src/revision/ancestor.rs MAX_COMMITS} |  | it counts as none |
+| revisions that webhooks named and no poll has found, of each service | {origin/source/src/standing.rs MAX_NAMED}, for {origin/source/src/standing.rs NAMED_FOR} |  | the one named longest ago is forgotten |
+| versions that a range passes over because they cannot be read | {origin/source/src/passed_over.rs MAX_PASSED_OVER} |  | further ones are not named. Metric: `weir_origin_refs_left_out` |
+| requests for signatures in each place that cosign uses | {origin/source/src/oci/cosign.rs MAX_REQUESTS} |  | further ones are not looked at |
+| an upstream's report of a refusal | {origin/upstream/src/http/report.rs MAX_BYTES} are read, within {origin/upstream/src/http/report.rs TIMEOUT}; {origin/upstream/src/server_report.rs MAX_CHARS} characters are shown |  | the rest is left out |
+| a first poll for which the origin is not ready | {origin/src/reconcile/state.rs FIRST_POLL_WAIT} |  | it is ready without it |
 | packs of a mirror | {origin/git/src/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |
 
 ## Edge
