@@ -126,7 +126,7 @@ impl Webhooks {
         match taken? {
             // The same answer for a wrong signature, a missing secret and an unknown repository.
             DeliveryResult::Refused => {
-                let detail = "The signature is wrong or missing, the repository does not exist, or it has no `webhook_secret_files`.";
+                let detail = "The signature or the secret is wrong or missing, the repository does not exist, or it has no `webhook_secret_files`.";
                 Err(Problem::new(StatusCode::UNAUTHORIZED, "webhook-refused", "The delivery is refused", detail))
             }
             result => {

@@ -80,8 +80,8 @@ impl Maintenance {
         self.permit.is_some()
     }
 
-    /// Starts maintenance if it is due, or waits until no other mirror's is running. It keeps the published revisions, those of `parts`
-    /// and those of `candidates`.
+    /// Starts maintenance if it is due, or waits until no other mirror's is running. It keeps the published revisions, those of
+    /// `parts` and those of `candidates`.
     pub(super) fn start<'a>(
         &mut self,
         repository: &Arc<Repository>,

@@ -2,10 +2,10 @@
 //! `worker`, whose table lists all events; `service_states` is the state machine of services.
 //!
 //! `start` starts a worker, and others use its `handle`. The worker alone composes: it owns `polls` (with `schedule`), `steps`,
-//! `back_offs`, `maintenance`, `rebuild`, `step_backs` and `revision_reports` (with `revisions`), none of which knows it. The tasks that these
-//! start: `poll` (with `poll_watchdog` and `poll_permit`), `pipeline` (with `lfs` and `build`) and `bundles`. They share
-//! `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs. `part_sources` joins
-//! the sources of composed services.
+//! `back_offs`, `maintenance`, `rebuild`, `step_backs`, `part_changes` and `revision_reports` (with `revisions`), none of which
+//! knows it. The tasks that these start: `poll` (with `poll_watchdog` and `poll_permit`), `pipeline` (with `lfs` and `build`) and
+//! `bundles`. They share `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs.
+//! `part_sources` joins the sources of composed services.
 //!
 //! Blocking work runs as a `job` on its own thread, with a deadline. A thread that ignores the deadline delays only its own
 //! repository.

@@ -7,7 +7,7 @@ use weir_tarball::{ContentKey, Selection, TarballError};
 
 use super::folder;
 
-/// The key of a selection at a commit. Reads one tree per component of the folder's path, which takes microseconds.
+/// The key of a selection at a commit. Reads one tree per component of the folder's path, which takes microseconds, or with hostile attributes a second.
 ///
 /// # Errors
 /// The folder does not exist or the mirror is damaged.
