@@ -70,8 +70,7 @@ fn check(file: &Path) -> ExitCode {
 }
 
 async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
-    // At the start, foyer logs details of its regions that operators do not need.
-    telemetry::init_logs("info,foyer=warn", LogFormat::of_role())?;
+    telemetry::init_logs("info", LogFormat::of_role())?;
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));

@@ -35,8 +35,7 @@ pub(crate) struct HubArguments {
 /// # Errors
 /// A configuration is invalid, or one of them cannot start.
 pub(crate) fn run(arguments: &HubArguments) -> anyhow::Result<()> {
-    // At the start, foyer logs details of its regions that operators do not need.
-    telemetry::init_logs("info,foyer=warn", LogFormat::of_role())?;
+    telemetry::init_logs("info", LogFormat::of_role())?;
     tokio::runtime::Runtime::new()?.block_on(serve(arguments))
 }
 

@@ -10,8 +10,6 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-mod renamed_keys;
-
 /// A configuration that cannot be used: which file, and what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -134,12 +132,9 @@ fn explained(text: &str, mut error: toml::de::Error) -> String {
         }
         _ if message.starts_with("unknown ") => {
             let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-            names.split_first().and_then(|(unknown, known)| {
-                let renamed =
-                    renamed_keys::successor(unknown, known).map(|key| format!("; its name is `{key}` since 0.2"));
-                let suggestion = renamed.or_else(|| Some(format!("; did you mean `{}`?", nearest(unknown, known)?)));
-                suggestion.map(|suggestion| format!("{message}{suggestion}"))
-            })
+            names
+                .split_first()
+                .and_then(|(unknown, known)| Some(format!("{message}; did you mean `{}`?", nearest(unknown, known)?)))
         }
         _ => None,
     };

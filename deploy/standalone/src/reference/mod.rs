@@ -3,7 +3,6 @@
 mod configuration;
 mod limits;
 mod metrics;
-mod renamed;
 mod source;
 
 use std::fs;
