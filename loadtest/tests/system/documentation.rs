@@ -282,6 +282,28 @@ fn queries_in_the_documentation_are_read() -> anyhow::Result<()> {
     promtool(dir.path(), &["check", "rules", "--lint=none", "rules.yml"])
 }
 
+/// Each formula of `hit-ratio.md` is that of the panel with the same name.
+#[test]
+fn panels_have_the_documented_formulas() -> anyhow::Result<()> {
+    let page = fs::read_to_string(root().join("docs/how-to/hit-ratio.md"))?;
+    let dashboard = fs::read_to_string(root().join("deploy/grafana/edge.json"))?;
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard)?;
+    let formulas = page.split("```promql\n").nth(1).and_then(|rest| rest.split("```").next()).context("no formulas")?;
+    let mut compared = 0;
+    for formula in formulas.split("# ").skip(1) {
+        let (title, formula) = formula.split_once('\n').context("a title has a formula")?;
+        let (title, _) = title.split_once(':').context("a title says what it is")?;
+        let panel = dashboard["panels"].as_array().into_iter().flatten().find(|panel| panel["title"] == title);
+        let of_panel = panel.and_then(|panel| panel["targets"][0]["expr"].as_str());
+        let of_panel = of_panel.with_context(|| format!("no panel is called `{title}`"))?;
+        let of_all = of_panel.replace("instance=~\"$instance\"", "").replace("{, ", "{").replace("{}", "");
+        assert_eq!(of_all, formula.trim(), "{title}");
+        compared += 1;
+    }
+    assert_eq!(compared, 3, "formulas were found");
+    Ok(())
+}
+
 /// Who runs a version reads its runbook.
 #[test]
 fn alerts_link_to_the_runbook_of_this_version() -> anyhow::Result<()> {
