@@ -324,7 +324,7 @@ impl Poller {
 
     /// Downloads a tarball, or a delta if an edge has one, or the rest of an interrupted download. A body that stalls over
     /// HTTP/3 is requested over HTTP/2, and a delta that is of no use as a whole tarball.
-    #[expect(clippy::too_many_lines, reason = "waits for the redesign of the poll layer")]
+    #[expect(clippy::too_many_lines, reason = "one loop: each attempt decides what the next one requests")]
     async fn download(
         &self,
         poll: EdgePoll<'_>,

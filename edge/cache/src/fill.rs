@@ -58,8 +58,8 @@ pub struct ObjectRequest {
     pub request_id: Option<RequestId>,
 }
 
-/// Fills with equal keys are one. A fill for another edge waits for edges further on only, and never for one that may
-/// wait for it: this is why the number of edges that were passed is part of the key.
+/// Fills with equal keys are one. The number of edges that a request has passed is part of the key: edges that request
+/// from one another would wait for each other's fills for ever, if a fill could be joined from further along the chain.
 pub(crate) type FillKey = (RepositoryName, ObjectDigest, usize);
 
 impl ObjectRequest {

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use weir_cache::OriginId;
 use weir_cache::clock::Moment;
-use weir_protocol::descriptor::Descriptor;
+use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::ServiceName;
 
 use super::changes::CatalogChange;
@@ -63,7 +63,6 @@ impl Catalog {
         outcomes
     }
 
-    #[expect(clippy::too_many_lines, reason = "waits for the redesign of the catalog")]
     fn apply_to(self: &Arc<Self>, queue: &mut WriteQueue, service: ServiceName, update: Update) -> UpdateOutcome {
         let stored = queue.pending.get(&service).cloned().or_else(|| self.entries.get(&service));
         let floor = queue.floors.get(&service);
@@ -84,8 +83,8 @@ impl Catalog {
             let last_request =
                 stored.as_ref().map_or_else(|| LastRequest::new(requested), |stored| stored.last_request.clone());
             let policy = self.policies.of(&service).clone();
-            let entry =
-                Entry::new(version.map(Arc::new), highest, origin, policy, last_request, at).confirmed_when_stored();
+            let entry = Entry::new(version.map(Arc::new), highest, origin, policy, last_request, at);
+            let entry = entry.confirmed_when_stored();
             if is_stream {
                 entry.announce(at);
             }
@@ -101,9 +100,8 @@ impl Catalog {
                 if known.is_none_or(|(generation, _)| generation != highest.0) {
                     log_new_version(&descriptor);
                     let followed = origin.filter(|id| !is_stream && is_expected_push && self.lease(*id).is_in_sync());
-                    if let Some(origin) = followed {
-                        queue.unannounced.found(service.clone(), origin, highest, self.clock.now());
-                    }
+                    let now = self.clock.now();
+                    followed.into_iter().for_each(|id| queue.unannounced.found(service.clone(), id, highest, now));
                 }
                 let entry = entry(Some(Version::new(*descriptor)), highest, origin);
                 let is_same = |stored: &&Arc<Entry>| is_stream && stored.highest == highest && self.is_covered(stored);
@@ -118,11 +116,7 @@ impl Catalog {
             }
             (UpdateDecision::Confirm, _, Some(stored)) => {
                 stored.confirm(at);
-                if is_stream {
-                    let is_news = !self.is_covered(stored);
-                    stored.announce(at);
-                    self.changes.send(|| is_news.then_some(CatalogChange::Service(service)));
-                }
+                is_stream.then(|| self.announce(service, stored, at));
                 UpdateOutcome::Unchanged(stored.clone())
             }
             (UpdateDecision::Superseded, _, Some(stored)) => UpdateOutcome::Unchanged(stored.clone()),
@@ -137,31 +131,48 @@ impl Catalog {
             }
             (UpdateDecision::RejectOtherOrigin, ..) => UpdateOutcome::OtherOrigin,
             (UpdateDecision::Ignore, UpdateContent::Gone(_, generation), _) => {
-                // The news of a move come in any order, and a query may have begun before the present version came.
-                let is_news = |floor: &GenerationFloor| {
-                    let asked_for = match source {
-                        UpdateSource::Query(asked_for) => asked_for,
-                        UpdateSource::Stream => floor.highest,
-                    };
-                    floor.is_published && generation.unwrap_or(floor.highest.0).min(asked_for.0) >= floor.highest.0
-                };
-                if let Some(floor) = floor.filter(is_news) {
-                    // Another cluster may have it, but then an answer to a query says so.
-                    if !is_stream || is_only_cluster {
-                        let floor = GenerationFloor { is_published: false, ..floor };
-                        queue.floors.insert(service.clone(), floor);
-                        self.enqueue(queue, |queue| queue.push(Record::Evicted { service: service.clone(), floor }));
-                        self.entries.names.add(&service);
-                        self.changes.send(|| Some(CatalogChange::Service(service)));
-                    }
-                    // Edges behind this one may have kept it, and there is no entry to tell them of.
-                    self.suspected();
-                }
+                // Another cluster may have it, but then an answer to a query says so.
+                self.evicted_is_gone(queue, service, (source, generation), !is_stream || is_only_cluster);
                 UpdateOutcome::Ignored
             }
             (UpdateDecision::QueryOthers, ..) => UpdateOutcome::QueryOthers,
             _ => UpdateOutcome::Ignored,
         }
+    }
+
+    /// Records that the stream of an origin has the stored version.
+    fn announce(&self, service: ServiceName, stored: &Entry, at: Moment) {
+        let is_news = !self.is_covered(stored);
+        stored.announce(at);
+        self.changes.send(|| is_news.then_some(CatalogChange::Service(service)));
+    }
+
+    /// Records that a service without an entry has ended, if that is news. `is_proved`: no other origin may have it.
+    fn evicted_is_gone(
+        self: &Arc<Self>,
+        queue: &mut WriteQueue,
+        service: ServiceName,
+        (source, generation): (UpdateSource, Option<Generation>),
+        is_proved: bool,
+    ) {
+        // The news of a move come in any order, and a query may have begun before the present version came.
+        let is_news = |floor: &GenerationFloor| {
+            let asked_for = match source {
+                UpdateSource::Query(asked_for) => asked_for,
+                UpdateSource::Stream => floor.highest,
+            };
+            floor.is_published && generation.unwrap_or(floor.highest.0).min(asked_for.0) >= floor.highest.0
+        };
+        let Some(floor) = queue.floors.get(&service).filter(is_news) else { return };
+        if is_proved {
+            let floor = GenerationFloor { is_published: false, ..floor };
+            queue.floors.insert(service.clone(), floor);
+            self.enqueue(queue, |queue| queue.push(Record::Evicted { service: service.clone(), floor }));
+            self.entries.names.add(&service);
+            self.changes.send(|| Some(CatalogChange::Service(service)));
+        }
+        // Edges behind this one may have kept it, and there is no entry to tell them of.
+        self.suspected();
     }
 
     fn sender(&self, update: &Update, entry: Option<&Entry>) -> Sender {

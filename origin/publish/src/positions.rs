@@ -1,8 +1,8 @@
 //! Pure: which publications of a service are before a revision, from the lines of the history.
 //!
 //! A publication has the position of the tip whose content it carries: that of the first publication of this tip, and a
-//! rollback that of the publication it returns to. At a revision that changed nothing of the service, the publication is in
-//! force that was there when the tip was seen. What a pinned service would have published at a tip is not known.
+//! rollback that of the publication it returns to. A tip that changed nothing of the service has the position of the
+//! publication that was current when the tip was seen. What a pinned service would have published at a tip is not known.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -86,7 +86,7 @@ impl Kind {
         let (all, per_host) = match self {
             Self::Listing => (limits.concurrent_listings, per_host),
             Self::Fetch => (fetches, per_host),
-            // With one more, two hosts can use half of their permits each, and one permit is left.
+            // One permit more than half, so that two hosts that each use half of their quota leave one permit free.
             Self::FirstClone | Self::Lfs => (fetches / 2 + 1, per_host.div_ceil(2)),
         };
         let fewer_than_half = all.saturating_sub(1) / 2;

@@ -247,9 +247,10 @@ fn by_name<T: Entry>(entries: impl IntoIterator<Item = T>) -> Result<BTreeMap<T:
 impl Fleet {
     /// What several origins have together, and a phrase for each document that two clusters define otherwise.
     ///
-    /// Each cluster has the documents of the highest revision that one of its origins has sent; what is known from those
-    /// that have `departed` counts only beside a `present` one of their cluster. The documents of all clusters add up. Of
-    /// two with one name that of the cluster with the lower id stays; of two entries of files that of the first origin.
+    /// Of each cluster, the documents of the highest revision that one of its origins has sent are used. What origins that
+    /// have `departed` sent counts only if an origin of their cluster is `present`. The result has the documents of all
+    /// clusters. If two clusters define one name, the document of the cluster with the lower id is used; if two files do,
+    /// the entry of the first origin.
     ///
     /// Several clusters together have an id of their own, and the sum of the revisions, which grows with each change. So a
     /// reader never takes them for the documents of one, nor compares their revision with another's.
