@@ -2,11 +2,13 @@
 //! agent stays known, and an edge counts as missing until it reports again, after a restart of everything. All origins
 //! of a cluster replace it by compare-and-set; of two times the later one counts.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names, Now, State};
+use tokio::task::spawn_blocking;
+use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names, State, Table};
 use weir_protocol::token::unix_seconds;
 use weir_runtime::shutdown::Drain;
 
@@ -38,7 +40,7 @@ pub(crate) fn start(
     metrics: Metrics,
     drain: &Drain,
 ) {
-    let task = Task { records, observed, metrics, stored: Names::default(), logged: String::new() };
+    let task = Task { records, observed, metrics, stored: Arc::default(), logged: String::new() };
     drain.spawn(task.run(deletions, drain.clone()));
 }
 
@@ -47,7 +49,7 @@ struct Task {
     observed: Observed,
     metrics: Metrics,
     /// The record as it was last seen.
-    stored: Names,
+    stored: Arc<Names>,
     /// The last logged error, so that each is logged once.
     logged: String,
 }
@@ -56,15 +58,15 @@ impl Task {
     async fn run(mut self, mut deletions: mpsc::Receiver<Deletion>, drain: Drain) {
         let mut next_read = Instant::now();
         loop {
-            let is_due = Instant::now() >= next_read || self.lacks_edges();
+            let is_due = Instant::now() >= next_read || self.lacks_edges().await;
             if is_due && self.sync(None).await.is_ok() {
                 next_read = Instant::now() + STORE_INTERVAL;
             }
             tokio::select! {
                 () = drain.begun() => break,
                 () = tokio::time::sleep(INTERVAL) => {
-                    self.observed.expire();
-                    self.show();
+                    self.observed.expire().await;
+                    self.show().await;
                 }
                 Some((name, done)) = deletions.recv() => {
                     let outcome = self.sync(Some(&name)).await;
@@ -77,8 +79,10 @@ impl Task {
         let _ = self.sync(None).await;
     }
 
-    fn lacks_edges(&self) -> bool {
-        self.stored.lacks_edges(&self.observed.read().names(Now::of_clocks()))
+    async fn lacks_edges(&self) -> bool {
+        let stored = self.stored.clone();
+        let lacks = move |table: &Table, _| table.edges().any(|name| !stored.edges.contains_key(name));
+        self.observed.look(lacks).await.unwrap_or_default()
     }
 
     /// Joins the record and the table, and logs a failure once.
@@ -103,38 +107,57 @@ impl Task {
         let key: RecordKey = KEY.parse().map_err(failed)?;
         for _ in 0..ATTEMPTS {
             let (stored, expect) = match self.records.get(&key).await.map_err(failed)? {
-                None => (Names::default(), Expect::Absent),
-                Some(record) => (decode(&record.bytes).map_err(failed)?, Expect::Version(record.version)),
+                None => (None, Expect::Absent),
+                Some(record) => (Some(record.bytes), Expect::Version(record.version)),
             };
-            let mut joined = stored.clone().merged(self.observed.read().names(Now::of_clocks()));
-            if let Some(name) = deleted {
-                mark_deleted(&mut joined, name)?;
-            }
-            let before = |period: Duration| (unix_seconds(SystemTime::now()).saturating_sub(period.as_secs())) / 60;
-            joined.forget(before(EDGE_FORGOTTEN_AFTER), before(AGENT_FORGOTTEN_AFTER));
-            if deleted.is_some() || stored.lacks(&joined, STORE_INTERVAL.as_secs() / 60) {
-                match self.records.put(&key, encode(&mut joined).map_err(failed)?, expect).await {
+            let names =
+                self.observed.look(|table, now| table.names(now)).await.ok_or_else(|| failed("it is stopping"))?;
+            let deleted = deleted.cloned();
+            let joining = spawn_blocking(move || joined(stored, names, deleted.as_ref()));
+            let (joined, bytes) = joining.await.map_err(failed)??;
+            if let Some(bytes) = bytes {
+                match self.records.put(&key, bytes, expect).await {
                     PutOutcome::Done(_) => {}
                     PutOutcome::Conflict => continue,
                     PutOutcome::Unknown(error) => return Err(failed(error)),
                 }
             }
-            self.observed.learn(&joined);
-            self.stored = joined;
+            self.stored = Arc::new(joined);
+            self.observed.learn(self.stored.clone()).await;
             return Ok(());
         }
         Err(failed("other origins write it all the time"))
     }
 
     /// Counts for metrics.
-    fn show(&self) {
-        let (table, now) = (self.observed.read(), Now::of_clocks());
-        self.metrics.observed_incomplete.set(i64::try_from(table.incomplete(now).len()).unwrap_or(i64::MAX));
-        for (label, state) in State::ALL {
-            let count = i64::try_from(table.count(state, now)).unwrap_or(i64::MAX);
-            self.metrics.observed_agents.with_label_values(&[label]).set(count);
+    async fn show(&self) {
+        let count = |table: &Table, now| {
+            (table.incomplete(now).len(), State::ALL.map(|(label, state)| (label, table.count(state, now))))
+        };
+        let Some((incomplete, states)) = self.observed.look(count).await else { return };
+        self.metrics.observed_incomplete.set(i64::try_from(incomplete).unwrap_or(i64::MAX));
+        for (label, count) in states {
+            self.metrics.observed_agents.with_label_values(&[label]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
+}
+
+/// The record and the names of the table, without a deleted name; and the bytes to write, if it is time.
+fn joined(
+    stored: Option<Bytes>,
+    names: Names,
+    deleted: Option<&Forgotten>,
+) -> Result<(Names, Option<Bytes>), NotForgotten> {
+    let stored = stored.map(|bytes| decode(&bytes)).transpose().map_err(failed)?.unwrap_or_default();
+    let mut joined = stored.clone().merged(names);
+    if let Some(name) = deleted {
+        mark_deleted(&mut joined, name)?;
+    }
+    let before = |period: Duration| (unix_seconds(SystemTime::now()).saturating_sub(period.as_secs())) / 60;
+    joined.forget(before(EDGE_FORGOTTEN_AFTER), before(AGENT_FORGOTTEN_AFTER));
+    let is_due = deleted.is_some() || stored.lacks(&joined, STORE_INTERVAL.as_secs() / 60);
+    let bytes = is_due.then(|| encode(&mut joined)).transpose().map_err(failed)?;
+    Ok((joined, bytes))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]

@@ -1,9 +1,12 @@
 //! The table of what agents run, as the parts of an origin share it: edges write it, operators read it, and
 //! [`last_seen`](crate::last_seen) stores the names in it. Nothing of it is on disk but these names.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
 use weir_observed::{Bounds, MAX_EDGES, Names, Now, Rejected, Table, Taken};
 use weir_protocol::name::NodeName;
 use weir_protocol::observed::EdgeObserved;
@@ -13,6 +16,9 @@ const MAX_DELETIONS: usize = 16;
 
 /// Questions that are answered at a time; each reads the whole table.
 const CONCURRENT_QUERIES: usize = 2;
+
+/// Messages of edges that are read and taken in at a time.
+const CONCURRENT_MESSAGES: usize = 4;
 
 /// A name that an operator deletes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,54 +39,102 @@ pub(crate) enum NotForgotten {
 /// A deletion that waits for a write of the record.
 pub(crate) type Deletion = (Forgotten, oneshot::Sender<Result<(), NotForgotten>>);
 
-/// The table. Clones share it.
+/// What is in use of the bounds, after the last change: metrics read it without the lock of the table.
+#[derive(Default)]
+struct InUse {
+    agents: AtomicUsize,
+    rows: AtomicUsize,
+    bytes: AtomicUsize,
+    edges: AtomicUsize,
+}
+
+impl InUse {
+    fn show(&self, table: &Table) {
+        let Bounds { agents, rows, bytes } = table.in_use();
+        self.agents.store(agents, Relaxed);
+        self.rows.store(rows, Relaxed);
+        self.bytes.store(bytes, Relaxed);
+        self.edges.store(table.edges().len(), Relaxed);
+    }
+}
+
+/// The table. Clones share it. No task of the runtime waits for its lock: what needs it runs where it may block.
 #[derive(Clone)]
 pub(crate) struct Observed {
     table: Arc<RwLock<Table>>,
+    in_use: Arc<InUse>,
     /// Whether the names from before the start were read.
     has_names: watch::Sender<bool>,
     deletions: mpsc::Sender<Deletion>,
     queries: Arc<Semaphore>,
+    messages: Arc<Semaphore>,
 }
 
 impl Observed {
     /// An empty table, and the deletions of operators.
     pub(crate) fn new(limits: Bounds, bounds: &weir_model::Bounds) -> (Self, mpsc::Receiver<Deletion>) {
-        let table = Arc::new(RwLock::new(Table::new(limits)));
-        let in_use = |of: fn(Bounds) -> usize| {
-            let table = table.clone();
-            move || of(table.read().unwrap_or_else(PoisonError::into_inner).in_use())
+        let in_use = Arc::new(InUse::default());
+        let show = |name, limit, of: fn(&InUse) -> &AtomicUsize| {
+            let in_use = in_use.clone();
+            bounds.show(name, limit, move || of(&in_use).load(Relaxed));
         };
-        bounds.show("observed_agents", limits.agents, in_use(|used| used.agents));
-        bounds.show("observed_rows", limits.rows, in_use(|used| used.rows));
-        bounds.show("observed_bytes", limits.bytes, in_use(|used| used.bytes));
-        let edges = table.clone();
-        let edges = move || edges.read().unwrap_or_else(PoisonError::into_inner).edges();
-        bounds.show("observed_edges", MAX_EDGES, edges);
+        show("observed_agents", limits.agents, |it| &it.agents);
+        show("observed_rows", limits.rows, |it| &it.rows);
+        show("observed_bytes", limits.bytes, |it| &it.bytes);
+        show("observed_edges", MAX_EDGES, |it| &it.edges);
         let (deletions, deleted) = mpsc::channel(MAX_DELETIONS);
+        let (table, has_names) = (Arc::new(RwLock::new(Table::new(limits))), watch::Sender::new(false));
         let queries = bounds.semaphore("fleet_queries", CONCURRENT_QUERIES);
-        (Self { table, has_names: watch::Sender::new(false), deletions, queries }, deleted)
+        let messages = bounds.semaphore("observed_messages", CONCURRENT_MESSAGES);
+        (Self { table, in_use, has_names, deletions, queries, messages }, deleted)
     }
 
-    /// Takes in a message of an edge.
-    pub(crate) fn apply(&self, message: EdgeObserved) -> Result<Taken, Rejected> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner).apply(message, Now::of_clocks())
+    /// Takes in a message of an edge: `read` reads it, where it may block. `None`: the origin is stopping.
+    pub(crate) async fn apply<E: From<Rejected> + Send + 'static>(
+        &self,
+        read: impl FnOnce() -> Result<EdgeObserved, E> + Send + 'static,
+    ) -> Option<Result<Taken, E>> {
+        let permit = self.messages.clone().acquire_owned().await.ok()?;
+        let observed = self.clone();
+        let apply = move || {
+            let _permit = permit;
+            let message = read()?;
+            Ok(observed.write(|table| table.apply(message, Now::of_clocks()))?)
+        };
+        spawn_blocking(apply).await.ok()
     }
 
-    /// The table as it is.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the table. Blocks.
+    fn write<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut table);
+        self.in_use.show(&table);
+        changed
+    }
+
+    /// Reads the table, whatever is in it. `None`: the origin is stopping.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Table, Now) -> T + Send + 'static,
+    ) -> Option<T> {
+        let table = self.table.clone();
+        let look = move || look(&table.read().unwrap_or_else(PoisonError::into_inner), Now::of_clocks());
+        spawn_blocking(look).await.ok()
     }
 
     /// Forgets what was not heard for long.
-    pub(crate) fn expire(&self) {
-        self.table.write().unwrap_or_else(PoisonError::into_inner).expire(Now::of_clocks());
+    pub(crate) async fn expire(&self) {
+        let observed = self.clone();
+        // Without it the origin is stopping.
+        let _ = spawn_blocking(move || observed.write(|table| table.expire(Now::of_clocks()))).await;
     }
 
     /// Adds the names of the record. From now on answers are complete, or say of which edge they are not.
-    pub(crate) fn learn(&self, names: &Names) {
-        self.table.write().unwrap_or_else(PoisonError::into_inner).learn(names, Now::of_clocks());
-        self.has_names.send_replace(true);
+    pub(crate) async fn learn(&self, names: Arc<Names>) {
+        let observed = self.clone();
+        if spawn_blocking(move || observed.write(|table| table.learn(&names, Now::of_clocks()))).await.is_ok() {
+            self.has_names.send_replace(true);
+        }
     }
 
     /// Answers a question. `None`: the names from before the start could not be read yet, so that an answer could be short
@@ -93,12 +147,11 @@ impl Observed {
             return None;
         }
         let permit = self.queries.clone().acquire_owned().await.ok()?;
-        let observed = self.clone();
-        let answer = move || {
+        let answer = move |table: &Table, now| {
             let _permit = permit;
-            question(&observed.read(), Now::of_clocks())
+            question(table, now)
         };
-        tokio::task::spawn_blocking(answer).await.ok()
+        self.look(answer).await
     }
 
     /// Deletes a name here and in the record.
@@ -107,5 +160,61 @@ impl Observed {
         let (done, outcome) = oneshot::channel();
         self.deletions.send((name, done)).await.map_err(|_| stopping())?;
         outcome.await.unwrap_or_else(|_| Err(stopping()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use prometheus::Registry;
+
+    use super::*;
+
+    /// On one thread, which a lock would stop: so that whatever waits for it ends the test by its deadline.
+    #[tokio::test(flavor = "current_thread")]
+    async fn while_a_message_has_the_table_metrics_and_other_tasks_go_on() {
+        let registry = Registry::new();
+        let bounds = weir_model::Bounds::register(&registry).unwrap();
+        let (observed, _deletions) = Observed::new(Bounds::default(), &bounds);
+        let read = || {
+            let golden = include_str!("../../shared/protocol/golden/edge/observed.json");
+            let mut message = EdgeObserved::parse(golden.as_bytes()).unwrap();
+            message.full = true;
+            Ok::<_, Refused>(message)
+        };
+        assert!(matches!(observed.apply(read).await, Some(Ok(Taken::Whole))));
+        let (held, release) = (Arc::new(tokio::sync::Notify::new()), std::sync::mpsc::channel::<()>());
+        let (writer, has_it) = (observed.clone(), held.clone());
+        let holder = spawn_blocking(move || {
+            writer.write(|_| {
+                has_it.notify_one();
+                release.1.recv().unwrap();
+            });
+        });
+        held.notified().await;
+        let (second, look) = (observed.apply(read), observed.look(|table, _| table.edges().len()));
+        tokio::pin!(second, look);
+        tokio::select! {
+            biased;
+            _ = &mut second => panic!("the table is in use"),
+            _ = &mut look => panic!("the table is in use"),
+            () = tokio::task::yield_now() => {}
+        }
+        let shown = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        for (bound, in_use) in [("observed_agents", 1), ("observed_edges", 1), ("observed_messages", 1)] {
+            let line = format!("weir_bound_in_use{{bound=\"{bound}\"}} {in_use}");
+            assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+        }
+        release.0.send(()).unwrap();
+        holder.await.unwrap();
+        assert_eq!((second.await.map(|taken| taken.is_ok()), look.await), (Some(true), Some(1)));
+    }
+
+    struct Refused;
+
+    impl From<Rejected> for Refused {
+        fn from(_: Rejected) -> Self {
+            Self
+        }
     }
 }

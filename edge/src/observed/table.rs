@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_cache::clock::Moment;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
-use weir_protocol::observed::{AgentObserved, Instance};
+use weir_protocol::observed::{AgentObserved, Instance, MAX_AGENT_ROWS};
 
 use super::agent::{AGENT_BYTES, AgentState, Identity, Order, order};
 
@@ -21,9 +21,6 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// How long removed rows are known as removed.
 const REMOVED_FOR: Duration = Duration::from_secs(600);
-
-/// The most rows of an agent, those included that were removed a short time ago.
-pub(super) const MAX_ROWS: usize = 25_000;
 
 /// Why a message is not accepted.
 #[derive(Debug, PartialEq, Eq)]
@@ -75,7 +72,8 @@ impl Table {
         let fresh = AgentState::new(identity.clone(), message.instance.clone(), now);
         let known = known.unwrap_or(&fresh);
         let (growth, new) = known.growth(&message);
-        if growth + of_agent > 0 && self.bytes + growth + of_agent > self.max_bytes || known.rows.len() + new > MAX_ROWS
+        if growth + of_agent > 0 && self.bytes + growth + of_agent > self.max_bytes
+            || known.rows.len() + new > MAX_AGENT_ROWS
         {
             return Err(Rejected::Full);
         }
@@ -196,13 +194,13 @@ mod tests {
         site.accept("one", message("a", 2, "", &["b"], &["a"])).unwrap();
         assert_eq!(site.rows("one"), ["-a 2", "b 1"], "what needs no room is");
         let mut site = Site::new(u64::MAX);
-        for part in 0..MAX_ROWS / 2_500 {
+        for part in 0..MAX_AGENT_ROWS / 2_500 {
             let services: Vec<String> = (0..2_500).map(|n| format!("s{part}.{n}")).collect();
             let services: Vec<_> = services.iter().map(String::as_str).collect();
             site.accept("one", message("a", 1 + part as u64, if part == 0 { "fm" } else { "m" }, &services, &[]))
                 .unwrap();
         }
-        let more = message("a", 1 + MAX_ROWS as u64 / 2_500, "", &["more"], &[]);
+        let more = message("a", 1 + MAX_AGENT_ROWS as u64 / 2_500, "", &["more"], &[]);
         assert_eq!(site.accept("one", more), Err(Rejected::Full), "one agent does not take all room");
     }
 

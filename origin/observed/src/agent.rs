@@ -1,12 +1,12 @@
 //! What the table holds of an agent.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
-use weir_protocol::observed::Instance;
-use weir_protocol::observed::{AgentRows, Proved, Row};
+use weir_protocol::observed::{AgentRows, Instance, MAX_AGENT_ROWS, Proved, Row};
 
 use crate::compact::{CompactRow, Pools};
 use crate::edge::Edge;
@@ -156,50 +156,50 @@ impl Agent {
         self.statement = Some(statement);
     }
 
-    /// Accepts rows; `is_full`: there are no others. At most `most` that are new. Returns how many were left out.
-    pub(crate) fn accept_rows(&mut self, pools: &mut Pools, rows: Vec<Row>, is_full: bool, most: usize) -> usize {
-        let (mut known, mut new, mut left_out) = (vec![!is_full; self.rows.len()], Vec::new(), 0);
-        for row in rows {
-            match self.position(pools, &row.service) {
-                Ok(at) => {
+    /// Accepts rows and removals; `is_full`: there are no other rows. At most `most` that are new, and [`MAX_AGENT_ROWS`] in
+    /// all. Returns how many were left out. However often services are named: a search for each, and one pass over the rows.
+    pub(crate) fn accept_rows(
+        &mut self,
+        pools: &mut Pools,
+        (rows, removed): (Vec<Row>, Vec<ServiceName>),
+        is_full: bool,
+        most: usize,
+    ) -> usize {
+        let rows = rows.into_iter().map(|row| (row.service.clone(), Some(row)));
+        let changes: BTreeMap<_, _> = rows.chain(removed.into_iter().map(|service| (service, None))).collect();
+        let (mut stays, mut new) = (vec![!is_full; self.rows.len()], Vec::new());
+        for (service, row) in changes {
+            match (self.position(pools, &service), row) {
+                (Ok(at), Some(row)) => {
                     let row = pools.hold(row);
                     pools.release(&std::mem::replace(&mut self.rows[at], row));
-                    known[at] = true;
+                    stays[at] = true;
                 }
-                Err(_) if new.len() < most => new.push(pools.hold(row)),
-                Err(_) => left_out += 1,
+                (Ok(at), None) => stays[at] = false,
+                (Err(at), Some(row)) => new.push((at, row)),
+                (Err(_), None) => {}
             }
         }
-        let mut known = known.into_iter();
-        self.rows.retain(|row| {
-            let stays = known.next().unwrap_or_default();
-            if !stays {
-                pools.release(row);
-            }
-            stays
-        });
-        if !new.is_empty() {
-            self.rows.reserve_exact(new.len());
-            self.rows.append(&mut new);
-            self.rows.sort_by(|one, other| pools.services.get(one.service).cmp(pools.services.get(other.service)));
-            // A service that a message has twice.
-            let mut before = None;
-            self.rows.retain(|row| {
-                let is_first = before.replace(row.service) != Some(row.service);
-                if !is_first {
-                    pools.release(row);
+        let staying = stays.iter().filter(|stays| **stays).count();
+        let left_out = new.len().saturating_sub(most.min(MAX_AGENT_ROWS.saturating_sub(staying)));
+        new.truncate(new.len() - left_out);
+        if staying < self.rows.len() || !new.is_empty() {
+            let mut all = Vec::with_capacity(staying + new.len());
+            let mut new = new.into_iter().peekable();
+            for (at, (row, stays)) in std::mem::take(&mut self.rows).into_iter().zip(stays).enumerate() {
+                while let Some((_, row)) = new.next_if(|(before, _)| *before <= at) {
+                    all.push(pools.hold(row));
                 }
-                is_first
-            });
+                if stays {
+                    all.push(row);
+                } else {
+                    pools.release(&row);
+                }
+            }
+            all.extend(new.map(|(_, row)| pools.hold(row)));
+            self.rows = all;
         }
         left_out
-    }
-
-    /// Removes the row of a service.
-    pub(crate) fn remove(&mut self, pools: &mut Pools, service: &ServiceName) {
-        if let Ok(at) = self.position(pools, service) {
-            pools.release(&self.rows.remove(at));
-        }
     }
 
     fn position(&self, pools: &Pools, service: &ServiceName) -> Result<usize, usize> {

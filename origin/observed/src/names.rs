@@ -55,11 +55,6 @@ impl Names {
         }
     }
 
-    /// Whether `other` has an edge that is not here.
-    pub fn lacks_edges(&self, other: &Self) -> bool {
-        other.edges.keys().any(|name| !self.edges.contains_key(name))
-    }
-
     /// Whether `other` has a name that is not here, or a time that is `minutes` later than here.
     pub fn lacks(&self, other: &Self, minutes: u64) -> bool {
         let lacks = |known: &BTreeMap<NodeName, LastSeen>, other: &BTreeMap<NodeName, LastSeen>| {

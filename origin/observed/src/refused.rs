@@ -26,10 +26,12 @@ impl Refusals {
     pub(crate) fn accept(&mut self, edge: &NodeName, claims: Vec<RefusedName>, at: Instant) {
         for claim in claims {
             self.0.insert(claim.name.clone(), Refusal { edge: edge.clone(), at, claim });
-            if self.0.len() > MAX_REFUSED_NAMES {
-                let first = self.0.iter().min_by_key(|(_, refusal)| refusal.at).map(|(name, _)| name.clone());
-                first.map(|name| self.0.remove(&name));
-            }
+        }
+        let excess = self.0.len().saturating_sub(MAX_REFUSED_NAMES);
+        if excess > 0 {
+            let mut by_age: Vec<_> = self.0.iter().map(|(name, refusal)| (refusal.at, name.clone())).collect();
+            by_age.sort_unstable();
+            by_age.iter().take(excess).for_each(|(_, name)| _ = self.0.remove(name));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::name::NodeName;
-use weir_protocol::observed::{AgentRows, EdgeObserved};
+use weir_protocol::observed::{AgentRows, EdgeObserved, MAX_AGENT_ROWS};
 use weir_protocol::token::unix_seconds;
 
 use crate::agent::{Agent, Choice, Statement};
@@ -119,9 +119,9 @@ impl Table {
         Bounds { agents: self.agents.len(), rows: self.rows, bytes: self.bytes + self.pools.bytes() }
     }
 
-    /// How many edges are known.
-    pub fn edges(&self) -> usize {
-        self.edges.len()
+    /// The names of the edges that are known.
+    pub fn edges(&self) -> impl ExactSizeIterator<Item = &NodeName> {
+        self.edges.keys()
     }
 
     /// Takes in a message of an edge. What was silent longest gives way to agents that the edge has heard.
@@ -134,7 +134,7 @@ impl Table {
         }
         let at = now.monotonic;
         if message.full {
-            self.note_heard(&message.edge);
+            self.note_heard(&[message.edge.clone()].into(), false);
         }
         let edge = self.edges.entry(message.edge.clone()).or_insert_with(|| Edge::new(at));
         if !edge.begin(&message, at) {
@@ -227,7 +227,7 @@ impl Table {
             }
             self.room_for_agent()?;
         }
-        let (room, bound) = self.room_for_rows();
+        let (room, of_all) = self.room_for_rows();
         let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Agent::new(heard));
         match agent.choose(edge, (&new, unheard), (heard, is_live), now.monotonic) {
             Choice::Accept => {}
@@ -242,11 +242,9 @@ impl Table {
         let statement =
             Statement { edge, epoch, instance, seq, unheard, listed: None, proved, labels, token_labels, version };
         agent.accept(statement, heard);
-        let left_out = agent.accept_rows(&mut self.pools, rows, full, room);
-        for service in &removed {
-            agent.remove(&mut self.pools, service);
-        }
+        let left_out = agent.accept_rows(&mut self.pools, (rows, removed), full, room);
         (self.rows, self.bytes) = (self.rows + agent.rows.len(), self.bytes + agent.bytes());
+        let bound = if agent.rows.len() < MAX_AGENT_ROWS { of_all } else { "agent_rows" };
         if left_out == 0 { Ok(()) } else { Err(Left::Bound(bound)) }
     }
 
@@ -275,15 +273,9 @@ impl Table {
     /// Forgets agents, edges and refused names that were not heard for long.
     pub fn expire(&mut self, now: Now) {
         let is_over = |heard: Instant, after: Duration| now.monotonic.saturating_duration_since(heard) >= after;
-        let edges: Vec<NodeName> = self
-            .edges
-            .iter()
-            .filter(|(_, edge)| is_over(edge.heard, EDGE_FORGOTTEN_AFTER))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in &edges {
-            self.delete_edge(name);
-        }
+        let edges = self.edges.iter().filter(|(_, edge)| is_over(edge.heard, EDGE_FORGOTTEN_AFTER));
+        let edges = edges.map(|(name, _)| name.clone()).collect();
+        self.delete_edges(&edges);
         self.refused.retain(|at| !is_over(at, EDGE_FORGOTTEN_AFTER));
         let gone = self.agents.iter().filter(|(_, agent)| is_over(self.heard_at(agent), AGENT_FORGOTTEN_AFTER));
         let gone: Vec<NodeName> = gone.map(|(name, _)| name.clone()).collect();
@@ -292,21 +284,22 @@ impl Table {
         }
     }
 
-    /// Removes an edge from the list. Its agents stay, as silent ones. `false`: it is not here.
-    pub fn delete_edge(&mut self, name: &NodeName) -> bool {
-        self.note_heard(name);
-        let statements = self.agents.values_mut().filter_map(|agent| agent.statement.as_mut());
-        statements.filter(|it| it.edge == *name).for_each(|it| it.unheard = true);
-        self.edges.remove(name).is_some()
+    /// Removes edges from the list, in one pass over all agents. Their agents stay, as silent ones.
+    fn delete_edges(&mut self, edges: &BTreeSet<NodeName>) {
+        if !edges.is_empty() {
+            self.note_heard(edges, true);
+            self.edges.retain(|name, _| !edges.contains(name));
+        }
     }
 
-    /// Notes when an edge heard its agents: it begins again to list them.
-    fn note_heard(&mut self, name: &NodeName) {
-        let edge = self.edges.get(name);
+    /// Notes when edges heard their agents: they begin again to list them, or are gone.
+    fn note_heard(&mut self, edges: &BTreeSet<NodeName>, are_gone: bool) {
         for agent in self.agents.values_mut() {
-            let heard = agent.heard_at(edge);
-            if let Some(statement) = agent.statement.as_mut().filter(|it| it.edge == *name && !it.unheard) {
-                statement.listed = Some(heard);
+            let Some(of) = agent.statement.as_ref().filter(|it| edges.contains(&it.edge)) else { continue };
+            let heard = agent.heard_at(self.edges.get(&of.edge));
+            if let Some(statement) = &mut agent.statement {
+                statement.listed = if statement.unheard { statement.listed } else { Some(heard) };
+                statement.unheard |= are_gone;
             }
         }
     }
@@ -340,15 +333,15 @@ impl Table {
 
     /// Adds names of a record, and removes the deleted ones: what was heard before the start, or by other origins.
     pub fn learn(&mut self, names: &Names, now: Now) {
-        for (name, seen) in &names.edges {
-            match self.edges.get(name) {
-                Some(edge) if seen.deleted && seen.at >= now.minutes_of(edge.heard) => {
-                    self.delete_edge(name);
-                }
-                None if !seen.deleted && self.edges.len() < MAX_EDGES => {
-                    self.edges.insert(name.clone(), Edge::new(now.moment_of(*seen)));
-                }
-                _ => {}
+        let is_gone = |(name, seen): &(&NodeName, &LastSeen)| {
+            let known = self.edges.get(*name);
+            seen.deleted && known.is_some_and(|edge| seen.at >= now.minutes_of(edge.heard))
+        };
+        let gone = names.edges.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+        self.delete_edges(&gone);
+        for (name, seen) in names.edges.iter().filter(|(_, seen)| !seen.deleted) {
+            if self.edges.len() < MAX_EDGES {
+                self.edges.entry(name.clone()).or_insert_with(|| Edge::new(now.moment_of(*seen)));
             }
         }
         // Those seen last come first: there may be no room for all.

@@ -1,12 +1,12 @@
 //! `POST /v1/observed`: what the agents of an edge run. Only edges send it, and each origin keeps it for itself.
 
 use http::{Method, Request, Response, StatusCode};
-use tokio::task::spawn_blocking;
 use weir_observed::{Rejected, Taken};
+use weir_protocol::name::NodeName;
 use weir_protocol::observed::{EdgeObserved, MAX_MESSAGE_BYTES};
 use weir_protocol::problem::Problem;
 use weir_runtime::identity::{Identity, Role};
-use weir_runtime::serve::{Body, Peer, RequestBody, RequestBodyError};
+use weir_runtime::serve::{Body, Peer, RequestBody};
 
 use super::EdgeApi;
 use super::problems::{self, LATEST};
@@ -19,25 +19,11 @@ impl EdgeApi {
         }
         let Some(Identity { role: Role::Edge, name }) = &peer.identity else { return Err(problems::not_an_edge()) };
         let answer = match request.into_body().read(MAX_MESSAGE_BYTES).await {
-            Err(error @ (RequestBodyError::TooLong(_) | RequestBodyError::TooSlow | RequestBodyError::BrokeOff)) => {
-                Err(Problem::malformed(error.to_string()))
-            }
+            Err(error) => Err(error.into()),
             Ok(body) => {
-                let (observed, name) = (self.observed.clone(), name.clone());
-                // A long message takes some milliseconds.
-                let accept = move || {
-                    let message =
-                        EdgeObserved::parse(&body).map_err(|error| Problem::malformed(format!("{error}.")))?;
-                    if message.edge != name {
-                        let edge = message.edge;
-                        let detail =
-                            format!("The message names edge `{edge}`, but the certificate is that of edge `{name}`.");
-                        let title = "The certificate is that of another edge";
-                        return Err(Problem::new(StatusCode::FORBIDDEN, "not-this-edge", title, detail));
-                    }
-                    observed.apply(message).map_err(rejected)
-                };
-                spawn_blocking(accept).await.map_err(|_| problems::overloaded())?
+                let name = name.clone();
+                let taken = self.observed.apply(move || read(&body, &name));
+                taken.await.unwrap_or_else(|| Err(problems::overloaded().into())).map_err(|NotTaken(problem)| problem)
             }
         };
         let result = match &answer {
@@ -57,13 +43,35 @@ impl EdgeApi {
     }
 }
 
-fn rejected(why: Rejected) -> Problem {
-    let detail = format!("{why}.");
-    match why {
-        Rejected::Resync => Problem::new(StatusCode::CONFLICT, "resync", "What came before is missing", detail),
-        Rejected::Edges => {
-            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached", detail);
-            problem.retry_after(LATEST)
-        }
+/// Why a message was not taken in.
+struct NotTaken(Problem);
+
+impl From<Problem> for NotTaken {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
     }
+}
+
+impl From<Rejected> for NotTaken {
+    fn from(why: Rejected) -> Self {
+        let detail = format!("{why}.");
+        Self(match why {
+            Rejected::Resync => Problem::new(StatusCode::CONFLICT, "resync", "What came before is missing", detail),
+            Rejected::Edges => {
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached", detail)
+                    .retry_after(LATEST)
+            }
+        })
+    }
+}
+
+/// Reads a message of the edge with this name.
+fn read(body: &[u8], name: &NodeName) -> Result<EdgeObserved, NotTaken> {
+    let message = EdgeObserved::parse(body).map_err(|error| Problem::malformed(format!("{error}.")))?;
+    if message.edge == *name {
+        return Ok(message);
+    }
+    let detail = format!("The message names edge `{}`, but the certificate is that of edge `{name}`.", message.edge);
+    let title = "The certificate is that of another edge";
+    Err(Problem::new(StatusCode::FORBIDDEN, "not-this-edge", title, detail).into())
 }

@@ -106,6 +106,10 @@ async fn messages_that_cannot_count_are_refused() {
     assert_eq!((reply.status.as_u16(), reply.problem().0), (400, "malformed-request"));
     let reply = edge.get("/v1/observed").await;
     assert_eq!((reply.status.as_u16(), reply.allow.as_str()), (405, "POST"));
+    let mut long = message(1);
+    long["agents"][0]["version"] = json!("0".repeat(1 << 20));
+    let reply = report(&edge, long).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (413, "too-large"));
     let mut both_live = message(1);
     both_live["unheard"] = json!([]);
     assert_eq!(report(&edge, both_live).await.status, 204);
@@ -115,7 +119,7 @@ async fn messages_that_cannot_count_are_refused() {
         (&json!(2), &json!("edge-1")),
         "one agent has no room"
     );
-    for (result, count) in [("accepted", 0.0), ("refused", 2.0), ("limited", 1.0)] {
+    for (result, count) in [("accepted", 0.0), ("refused", 3.0), ("limited", 1.0)] {
         let series = format!("weir_origin_observed_messages_total{{result=\"{result}\"}}");
         assert_eq!(node.metric(&series).await, count, "{result}");
     }

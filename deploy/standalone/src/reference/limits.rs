@@ -58,6 +58,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
 | agents that edges report | `limits.observed_agents` | `observed_agents` | the agents give way that were silent longest. Then new ones are left out, and answers name the edge as incomplete |
 | rows of agents: one for each service of each | `limits.observed_rows` | `observed_rows` | the same |
+| rows of one agent | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | further ones are left out, and answers name the edge as incomplete |
+| messages of edges about what agents run | {origin/src/observed.rs CONCURRENT_MESSAGES} | `observed_messages` | they wait |
 | memory of rows | `limits.observed_bytes` | `observed_bytes` | the same; exceeded by one message at most |
 | edges that report | {origin/observed/src/bounds.rs MAX_EDGES} | `observed_edges` | 429 for new ones |
 | an edge that reports nothing | {origin/observed/src/edge.rs EDGE_SILENT_AFTER} |  | answers name it as incomplete. Metric: `weir_origin_observed_incomplete_edges` |
@@ -155,7 +157,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | patterns with `*` in `services`, times the services that the credential opens | {edge/src/self_api/following.rs MAX_COMPARISONS} |  | 422. Metric: `weir_edge_requests_total` |
 | memory for what agents follow | {edge/src/self_api/mod.rs MAX_FOLLOWING_BYTES} | `agent_following_bytes` | eviction |
 | what agents run | `agents.observed_bytes` | `agent_observed_bytes` | 429; nothing is dropped. Metric: `weir_edge_agent_observed_messages_total` |
-| rows of one agent, those included that were removed within ten minutes | {edge/src/observed/table.rs MAX_ROWS} |  | 429. Metric: `weir_edge_agent_observed_messages_total` |
+| rows of one agent, those included that were removed within ten minutes | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | 429. Metric: `weir_edge_agent_observed_messages_total` |
 | silence of an agent | {edge/src/observed/table.rs FORGOTTEN_AFTER} |  | what it runs is forgotten. Metric: `weir_edge_agents` |
 | names that failed credentials claimed | {edge/src/access/refused.rs MAX_NAMES} | `refused_names` | the one that was refused the longest ago is forgotten |
 | pause that an origin may ask for before it is told more of what agents run (`Retry-After`) | {edge/src/observed/delivery.rs MAX_RETRY_AFTER} |  | the longest pause |

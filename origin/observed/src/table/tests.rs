@@ -74,6 +74,14 @@ impl World {
         (answer.entries.iter().map(shown).collect(), incomplete)
     }
 
+    /// Whether there is a row of these services.
+    fn rows_of<const N: usize>(&self, services: &[&str; N]) -> [bool; N] {
+        services.map(|service| {
+            let filter = RowFilter { service: Some(service.parse().unwrap()), ..RowFilter::default() };
+            self.table.rows(&filter, None, (None, 1), self.now).total > 0
+        })
+    }
+
     fn agents(&self) -> Vec<AgentView> {
         self.table.agents(&AgentFilter::default(), (None, 1000), self.now).entries
     }
@@ -371,6 +379,35 @@ fn refused_names_are_listed_with_the_reason() {
     assert_eq!((answer.total, answer.entries[0].agent.as_str()), (1, "c"));
 }
 
+#[test]
+fn one_agent_does_not_take_all_room_and_its_rows_go_in_one_pass() {
+    let names: Vec<String> = (0..200_000).map(|number| format!("s{number:06}")).collect();
+    let mut world = world();
+    // As many rows as its edge may have; each message adds some.
+    for (part, services) in names.chunks(2_500).take(MAX_AGENT_ROWS / 2_500 + 1).enumerate() {
+        let none = json!({"desired": null, "current": null, "phase": "waiting", "hook": "none", "problem": null});
+        let rows: Vec<Value> = services.iter().map(|name| with(none.clone(), json!({"service": name}))).collect();
+        let part = part as u64 + 1;
+        let of_agent = with(agent("a", "i", part, &rows), json!({"full": part == 1}));
+        let room = part * 2_500 <= MAX_AGENT_ROWS as u64;
+        let expected = if room { Taken::Whole } else { Taken::Part("agent_rows") };
+        assert_eq!(world.send(&message("e1", part, &[of_agent])), Ok(expected));
+    }
+    assert_eq!(world.table.in_use().rows, MAX_AGENT_ROWS);
+    assert_eq!(world.table.incomplete(world.now).len(), 1, "what was left out is said");
+    // What is known is updated, and the edge is not asked again and again.
+    let all = world.rows_of(&["s000000", "s024999", "s025000"]);
+    assert_eq!(all, [true, true, false]);
+    let seq = MAX_AGENT_ROWS as u64 / 2_500 + 2;
+    let again = with(agent("a", "i", seq, &[row("s000000", 2, None)]), json!({"full": false}));
+    assert_eq!(world.send(&message("e1", seq, &[again])), Ok(Taken::Whole));
+    // The longest list of removed services, each twice.
+    let removed: Vec<&String> = names.iter().take(40_000).chain(names.iter().take(40_000)).collect();
+    let gone = with(agent("a", "i", seq + 1, &[]), json!({"full": false, "removed": removed}));
+    assert_eq!(world.send(&message("e1", seq + 1, &[gone])), Ok(Taken::Whole));
+    assert_eq!(world.table.in_use().rows, 0);
+}
+
 proptest! {
     /// Whatever edges send, the counts are those of what is stored.
     #[test]
@@ -380,7 +417,7 @@ proptest! {
             world.pass(20);
             let name = format!("a{name}");
             let rows: Vec<Value> = services.iter().map(|i| row(&format!("s{i}"), seq, (seq == 1).then_some("disk"))).collect();
-            let of_agent = with(agent(&name, if kind == 1 { "j" } else { "i" }, seq, &rows), json!({"full": kind != 2, "removed": ["s1"]}));
+            let of_agent = with(agent(&name, if kind == 1 { "j" } else { "i" }, seq, &rows), json!({"full": kind != 2, "removed": ["s1", "s3", "s1"]}));
             let edge = if kind == 3 { "e2" } else { "e1" };
             match kind {
                 5 => drop(world.table.delete_agent(&name.parse().unwrap())),

@@ -1,5 +1,6 @@
 //! Edge to every origin: `POST /v1/observed`.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,10 @@ impl EdgeObserved {
     /// It is malformed, or exceeds a bound.
     pub fn parse(json: &[u8]) -> Result<Self, ObservedError> {
         let read: Self = parse(json)?;
+        let mut names = BTreeSet::new();
+        if let Some(twice) = read.agents.iter().find(|agent| !names.insert(&agent.agent)) {
+            return Err(ObservedError::AgentTwice(twice.agent.clone()));
+        }
         read.agents.iter().try_for_each(|agent| check_agent(&agent.version, &agent.rows))?;
         read.refused.iter().try_for_each(|refused| check_length("reason", &refused.reason, MAX_REASON_BYTES))?;
         Ok(read)
@@ -134,6 +139,10 @@ mod tests {
         let long = GOLDEN.replace("expired", &"e".repeat(257));
         let error = EdgeObserved::parse(long.as_bytes()).unwrap_err().to_string();
         assert_eq!(error, "`reason` has more than 256 bytes");
+        let mut twice = read.clone();
+        twice.agents.push(read.agents[0].clone());
+        let error = EdgeObserved::parse(&serde_json::to_vec(&twice).unwrap()).unwrap_err().to_string();
+        assert_eq!(error, "agent `cluster-1` is there twice");
     }
 
     proptest! {

@@ -8,6 +8,8 @@ mod instance;
 mod row;
 mod transfer;
 
+use crate::name::NodeName;
+
 pub use self::from_agent::{AgentObserved, INTERVAL_SECONDS as AGENT_INTERVAL_SECONDS};
 pub use self::from_edge::{
     AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, PATH as EDGE_PATH, Proved,
@@ -19,6 +21,10 @@ pub use self::transfer::{Transfer, TransferKind};
 
 /// The longest message of an agent or an edge, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// The most rows of one agent, at edges and origins. An edge counts those that were removed a short time ago, too: so what
+/// it has fits at an origin.
+pub const MAX_AGENT_ROWS: usize = 25_000;
 
 /// The longest version of an agent, in bytes.
 pub const MAX_VERSION_BYTES: usize = 100;
@@ -32,6 +38,9 @@ pub enum ObservedError {
     /// Not JSON, or a field is missing or wrong.
     #[error("the message cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
+    /// Each agent has one entry, so that a message costs no more than its agents have rows.
+    #[error("agent `{0}` is there twice")]
+    AgentTwice(NodeName),
     /// A text is too long.
     #[error("`{field}` has more than {most} bytes")]
     TextTooLong {
