@@ -227,6 +227,9 @@ mod tests {
         let loopback = SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(status(loopback, "/status").await, "200");
         assert!(get(loopback, "/readyz").await.ends_with("ready\ndegraded: shop: its upstream fails\n"));
+        // JSON has texts of others, which no browser may take for a page.
+        let is_declared = |answer: String| answer.contains("\r\nx-content-type-options: nosniff\r\n");
+        assert!(is_declared(get(loopback, "/status").await) && is_declared(get(loopback, "/unknown").await));
         // A page of another site: its name bound to this address, or a request to this address.
         let evil = "host: evil.example";
         assert_eq!(status_with(loopback, "/status", evil).await, "403");

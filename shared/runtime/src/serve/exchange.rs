@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use http::{Method, Request, Response, Version};
+use http::{HeaderValue, Method, Request, Response, Version, header};
 use weir_protocol::request_id::RequestId;
 
 /// One request and its response.
@@ -26,9 +26,13 @@ impl Exchange {
         Self { version, method: request.method().clone(), id, begun }
     }
 
-    /// Names the request in its response.
+    /// Names the request in its response. What is JSON may be taken for nothing else: its texts are of others.
     pub(super) fn name<B>(&self, response: &mut Response<B>) {
-        self.id.insert_into(response.headers_mut());
+        let headers = response.headers_mut();
+        self.id.insert_into(headers);
+        if headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().ends_with(b"json")) {
+            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        }
     }
 
     /// The version of HTTP, as in metrics.
