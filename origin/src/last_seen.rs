@@ -2,13 +2,14 @@
 //! agent stays known, and an edge counts as missing until it reports again, after a restart of everything. All origins
 //! of a cluster replace it by compare-and-set; of two times the later one counts.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names, State, Table};
+use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names, Table};
 use weir_protocol::token::unix_seconds;
 use weir_runtime::shutdown::Drain;
 
@@ -40,7 +41,7 @@ pub(crate) fn start(
     metrics: Metrics,
     drain: &Drain,
 ) {
-    let task = Task { records, observed, metrics, stored: Arc::default(), logged: String::new() };
+    let task = Task { records, observed, metrics, shown: Vec::new(), stored: Arc::default(), logged: String::new() };
     drain.spawn(task.run(deletions, drain.clone()));
 }
 
@@ -48,6 +49,8 @@ struct Task {
     records: Records,
     observed: Observed,
     metrics: Metrics,
+    /// The problems and services that have a series now.
+    shown: Vec<(&'static str, String)>,
     /// The record as it was last seen.
     stored: Arc<Names>,
     /// The last logged error, so that each is logged once.
@@ -130,14 +133,24 @@ impl Task {
     }
 
     /// Counts for metrics.
-    async fn show(&self) {
-        let count = |table: &Table, now| {
-            (table.incomplete(now).len(), State::ALL.map(|(label, state)| (label, table.count(state, now))))
-        };
-        let Some((incomplete, states)) = self.observed.look(count).await else { return };
-        self.metrics.observed_incomplete.set(i64::try_from(incomplete).unwrap_or(i64::MAX));
-        for (label, count) in states {
-            self.metrics.observed_agents.with_label_values(&[label]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    async fn show(&mut self) {
+        let Some(gauges) = self.observed.look(Table::gauges).await else { return };
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.observed_incomplete.set(number(gauges.incomplete));
+        self.metrics.observed_duplicated.set(number(gauges.duplicated));
+        for (state, count) in gauges.states {
+            self.metrics.observed_agents.with_label_values(&[state]).set(number(count));
+        }
+        let before = std::mem::take(&mut self.shown);
+        for (kind, service, rows) in gauges.problems {
+            let service = service.map_or_else(String::new, |service| service.to_string());
+            self.metrics.observed_problems.with_label_values(&[kind, &service]).set(number(rows));
+            self.shown.push((kind, service));
+        }
+        let shown: BTreeSet<_> = self.shown.iter().collect();
+        for gone in before.iter().filter(|it| !shown.contains(it)) {
+            // A missing series is no error.
+            let _ = self.metrics.observed_problems.remove_label_values(&[gone.0, &gone.1]);
         }
     }
 }

@@ -86,11 +86,17 @@ metric_families! {
         /// again. `limited`: a bound of `limits.observed_…` is reached. `refused`: it could not be read, or named another edge.
         pub(crate) observed_messages: IntCounterVec = "weir_origin_observed_messages_total"
             { result: ["accepted", "resync", "limited", "refused"] };
-        /// Agents that edges have reported, by whether they are there. `silent`: no edge heard it for 90 s. `refused`: besides,
-        /// a credential with its name was refused.
+        /// Agents that edges have reported, by whether they are there, counted every ten seconds. `silent`: no edge heard it for
+        /// 90 s. `refused`: besides, a credential with its name was refused; names that only refused credentials claim are
+        /// counted, too.
         pub(crate) observed_agents: IntGaugeVec = "weir_origin_observed_agents" { state: ["live", "silent", "refused"] };
         /// Edges of which rows may be missing or old: not heard for 30 s, or sending everything again. Answers list them.
         pub(crate) observed_incomplete: IntGauge = "weir_origin_observed_incomplete_edges";
+        /// Agents of which two runs alternated within the last 15 minutes: two clusters have one identity.
+        pub(crate) observed_duplicated: IntGauge = "weir_origin_observed_duplicated_agents";
+        /// Rows of live agents with a problem, counted every ten seconds. For each kind the 50 services with the most rows have
+        /// a series; without `service`: the rows of all others.
+        pub(crate) observed_problems: IntGaugeVec = "weir_origin_observed_problems" { kind, service };
         /// Open event streams: one for each edge. An edge without one polls.
         pub(crate) event_streams: IntGauge = "weir_origin_event_streams";
         /// How many event streams may be open: `limits.event_streams`.

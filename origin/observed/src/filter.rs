@@ -84,11 +84,6 @@ impl Table {
         };
         Matched { name, agent, heard, state, reason: refused.map(|refusal| &*refusal.claim.reason) }
     }
-
-    /// How many agents are in a state.
-    pub fn count(&self, state: State, now: Now) -> usize {
-        self.agents.iter().filter(|(name, agent)| self.matched(name, agent, now).state == state).count()
-    }
 }
 
 impl AgentFilter {

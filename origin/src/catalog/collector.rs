@@ -1,11 +1,14 @@
 //! Metrics of the catalog, counted when they are collected.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntGauge, IntGaugeVec, Registry};
+use prometheus::{GaugeVec, IntGauge, IntGaugeVec, Registry};
+use weir_protocol::name::ServiceName;
+use weir_protocol::token::unix_seconds;
 use weir_runtime::metric_families;
 use weir_source::Condition;
 use weir_upstream::DefinedBy;
@@ -27,6 +30,8 @@ metric_families! {
         unpublished: IntGauge = "weir_origin_services_unpublished";
         /// Services that cannot follow their ref, or are pinned to a version that cannot be served. `/status` has the reason.
         unhealthy: IntGauge = "weir_origin_services_unhealthy";
+        /// When a service was pinned, in Unix seconds, at the origin that owns its repository. Only pinned services have it.
+        pinned: GaugeVec = "weir_origin_service_pinned_timestamp_seconds" { service };
         /// 1 while data may have been lost: the store is new and has no definitions of operators, or a repository has objects
         /// and no record. Requests for unknown services get 503. Alert on 1.
         definitions_missing: IntGauge = "weir_origin_definitions_missing";
@@ -38,6 +43,8 @@ pub(crate) struct CatalogCollector {
     catalog: Arc<Catalog>,
     lost_definitions: LostDefinitions,
     metrics: CatalogMetrics,
+    /// The services that have a time of their pin.
+    pinned: Mutex<BTreeSet<ServiceName>>,
 }
 
 impl CatalogCollector {
@@ -46,7 +53,8 @@ impl CatalogCollector {
         catalog: Arc<Catalog>,
         lost_definitions: LostDefinitions,
     ) -> prometheus::Result<()> {
-        registry.register(Box::new(Self { catalog, lost_definitions, metrics: CatalogMetrics::build("")? }))
+        let (metrics, pinned) = (CatalogMetrics::build("")?, Mutex::default());
+        registry.register(Box::new(Self { catalog, lost_definitions, metrics, pinned }))
     }
 
     fn count(&self, snapshot: &Snapshot) {
@@ -67,9 +75,28 @@ impl CatalogCollector {
         self.metrics
             .unhealthy
             .set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
+        self.show_pins(snapshot);
         let lost = &self.lost_definitions;
         let missing = lost.is_store_new(SystemTime::now()) || lost.without_record() > 0;
         self.metrics.definitions_missing.set(missing.into());
+    }
+
+    fn show_pins(&self, snapshot: &Snapshot) {
+        // Two collections at a time would remove each other's series.
+        let mut shown = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *shown);
+        for service in snapshot.services.values().filter(|it| snapshot.owns(&it.repository)) {
+            if let Condition::Pinned { since, .. } = service.condition() {
+                let gauge = self.metrics.pinned.with_label_values(&[service.name.as_str()]);
+                #[expect(clippy::cast_precision_loss, reason = "seconds")]
+                gauge.set(unix_seconds(since) as f64);
+                shown.insert(service.name.clone());
+            }
+        }
+        for gone in before.difference(&shown) {
+            // A missing series is no error.
+            let _ = self.metrics.pinned.remove_label_values(&[gone.as_str()]);
+        }
     }
 }
 

@@ -408,6 +408,29 @@ fn one_agent_does_not_take_all_room_and_its_rows_go_in_one_pass() {
     assert_eq!(world.table.in_use().rows, 0);
 }
 
+#[test]
+fn metrics_count_problems_of_live_agents_by_service_within_a_bound() {
+    let mut world = world();
+    let services: Vec<String> = (0..60).map(|number| format!("s{number:02}")).collect();
+    let rows: Vec<Value> = services.iter().map(|name| row(name, 1, Some("not-allowed"))).collect();
+    let refused = json!({"name": "c", "reason": "expired", "since": "2026-11-20T09:30:00Z", "count": 2});
+    let agents = [agent("a", "i", 1, &rows), agent("b", "i", 1, &rows[50..])];
+    world.send(&with(message("e1", 1, &agents), json!({"refused": [refused]}))).unwrap();
+    let gauges = world.table.gauges(world.now);
+    assert_eq!((gauges.states, gauges.incomplete), ([("live", 2), ("silent", 0), ("refused", 1)], 0));
+    let of_kind = |kind| gauges.problems.iter().filter(move |(of, ..)| *of == kind).collect::<Vec<_>>();
+    let shown = of_kind("not-allowed");
+    assert_eq!((shown.len(), shown[0].2, shown[50]), (51, 2, &("not-allowed", None, 10)));
+    assert_eq!(shown[0].1.as_ref().map(|service| service.as_str()), Some("s50"), "those with the most rows are named");
+    assert_eq!(of_kind("disk"), [&("disk", None, 0)]);
+    // What silent agents reported last is no news.
+    world.send(&with(message("e1", 2, &[]), json!({"unheard": ["a", "b"]}))).unwrap();
+    world.pass(90);
+    let gauges = world.table.gauges(world.now);
+    assert_eq!((gauges.states[1], gauges.incomplete), (("silent", 2), 1));
+    assert!(gauges.problems.iter().all(|(_, service, rows)| service.is_none() && *rows == 0));
+}
+
 proptest! {
     /// Whatever edges send, the counts are those of what is stored.
     #[test]
