@@ -10,6 +10,7 @@ mod catalog;
 mod certificates;
 mod cluster;
 pub mod config;
+mod delivery;
 mod deltas;
 mod diff;
 mod disk_watch;

@@ -1,7 +1,9 @@
 //! The metric families of an origin. Repositories are labels, because the configuration bounds them; services and digests are
 //! not.
 
-use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+};
 use weir_model::{Bounds, ServerClocks};
 use weir_publish::RetentionConfig;
 use weir_runtime::metric_families;
@@ -97,6 +99,12 @@ metric_families! {
         /// Rows of live agents with a problem, counted every ten seconds. For each kind the 50 services with the most rows have
         /// a series; without `service`: the rows of all others.
         pub(crate) observed_problems: IntGaugeVec = "weir_origin_observed_problems" { kind, service };
+        /// Seconds from a publication until an agent reports that it has it (`current`), and that its hook succeeded (`hook`), by
+        /// the clocks of origins. Counted by the origin that owns the service, once for each agent and release; not what an
+        /// agent has when it is first heard, or heard again after a restart. The first 200 services have series; without
+        /// `service`: all others.
+        pub(crate) delivery: HistogramVec = "weir_origin_delivery_seconds" { service, stage: ["current", "hook"] }
+            [1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0];
         /// Open event streams: one for each edge. An edge without one polls.
         pub(crate) event_streams: IntGauge = "weir_origin_event_streams";
         /// How many event streams may be open: `limits.event_streams`.

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
-use weir_observed::{Bounds, MAX_EDGES, Names, Now, Rejected, Table, Taken};
+use weir_observed::{Bounds, Delivered, MAX_EDGES, Names, Now, Rejected, Table, Taken};
 use weir_protocol::name::NodeName;
 use weir_protocol::observed::EdgeObserved;
 
@@ -89,17 +89,22 @@ impl Observed {
         (Self { table, in_use, has_names, deletions, queries, messages }, deleted)
     }
 
-    /// Takes in a message of an edge: `read` reads it, where it may block. `None`: the origin is stopping.
+    /// Takes in a message of an edge: `read` reads it, where it may block, and `count` gets what has arrived at agents.
+    /// `None`: the origin is stopping.
     pub(crate) async fn apply<E: From<Rejected> + Send + 'static>(
         &self,
         read: impl FnOnce() -> Result<EdgeObserved, E> + Send + 'static,
+        count: impl FnOnce(&[Delivered]) + Send + 'static,
     ) -> Option<Result<Taken, E>> {
         let permit = self.messages.clone().acquire_owned().await.ok()?;
         let observed = self.clone();
         let apply = move || {
             let _permit = permit;
             let message = read()?;
-            Ok(observed.write(|table| table.apply(message, Now::of_clocks()))?)
+            let (taken, delivered) =
+                observed.write(|table| (table.apply(message, Now::of_clocks()), table.take_delivered()));
+            count(&delivered);
+            Ok(taken?)
         };
         spawn_blocking(apply).await.ok()
     }
@@ -182,7 +187,7 @@ mod tests {
             message.full = true;
             Ok::<_, Refused>(message)
         };
-        assert!(matches!(observed.apply(read).await, Some(Ok(Taken::Whole))));
+        assert!(matches!(observed.apply(read, |_| {}).await, Some(Ok(Taken::Whole))));
         let (held, release) = (Arc::new(tokio::sync::Notify::new()), std::sync::mpsc::channel::<()>());
         let (writer, has_it) = (observed.clone(), held.clone());
         let holder = spawn_blocking(move || {
@@ -192,7 +197,7 @@ mod tests {
             });
         });
         held.notified().await;
-        let (second, look) = (observed.apply(read), observed.look(|table, _| table.edges().len()));
+        let (second, look) = (observed.apply(read, |_| {}), observed.look(|table, _| table.edges().len()));
         tokio::pin!(second, look);
         tokio::select! {
             biased;

@@ -9,6 +9,7 @@ use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::observed::{AgentRows, Instance, MAX_AGENT_ROWS, Proved, Row};
 
 use crate::compact::{CompactRow, Pools};
+use crate::delivered::{self, Delivered};
 use crate::edge::Edge;
 
 /// By how much the order is uncertain in which instances were heard, because edges send whole seconds.
@@ -157,21 +158,22 @@ impl Agent {
     }
 
     /// Accepts rows and removals; `is_full`: there are no other rows. At most `most` that are new, and [`MAX_AGENT_ROWS`] in
-    /// all. Returns how many were left out. However often services are named: a search for each, and one pass over the rows.
+    /// all. Returns how many were left out, and what has arrived. However often services are named: a search for each, and one pass over the rows.
     pub(crate) fn accept_rows(
         &mut self,
         pools: &mut Pools,
         (rows, removed): (Vec<Row>, Vec<ServiceName>),
         is_full: bool,
         most: usize,
-    ) -> usize {
+    ) -> (usize, Vec<Delivered>) {
         let rows = rows.into_iter().map(|row| (row.service.clone(), Some(row)));
         let changes: BTreeMap<_, _> = rows.chain(removed.into_iter().map(|service| (service, None))).collect();
-        let (mut stays, mut new) = (vec![!is_full; self.rows.len()], Vec::new());
+        let (mut stays, mut new, mut delivered) = (vec![!is_full; self.rows.len()], Vec::new(), Vec::new());
         for (service, row) in changes {
             match (self.position(pools, &service), row) {
                 (Ok(at), Some(row)) => {
-                    let row = pools.hold(row);
+                    let mut row = pools.hold(row);
+                    delivered.extend(delivered::compare(pools, &self.rows[at], &mut row, is_full));
                     pools.release(&std::mem::replace(&mut self.rows[at], row));
                     stays[at] = true;
                 }
@@ -199,7 +201,7 @@ impl Agent {
             all.extend(new.map(|(_, row)| pools.hold(row)));
             self.rows = all;
         }
-        left_out
+        (left_out, delivered)
     }
 
     fn position(&self, pools: &Pools, service: &ServiceName) -> Result<usize, usize> {

@@ -35,7 +35,9 @@ pub(crate) struct CompactRow {
     pub(crate) desired: Id,
     pub(crate) current: Id,
     pub(crate) phase: Phase,
-    hook: HookState,
+    pub(crate) hook: HookState,
+    /// The hook of the current release has not succeeded since the release is known.
+    pub(crate) awaits_hook: bool,
     transfer: Option<TransferKind>,
     /// Unix seconds of `current.since`.
     pub(crate) since: u64,
@@ -80,6 +82,7 @@ impl Pools {
             current,
             phase: row.phase,
             hook: row.hook,
+            awaits_hook: !matches!(row.hook, HookState::None | HookState::Succeeded),
             transfer: row.transfer.map(|transfer| transfer.kind),
             since,
             received_bytes,

@@ -4,6 +4,7 @@
 mod agent;
 mod bounds;
 mod compact;
+mod delivered;
 mod edge;
 mod filter;
 mod gauges;
@@ -18,6 +19,7 @@ mod words;
 pub use self::agent::State;
 pub use self::bounds::{Bounds, MAX_EDGES, MAX_REFUSED_NAMES};
 pub use self::compact::Release;
+pub use self::delivered::{Delivered, Stage};
 pub use self::edge::{EDGE_FORGOTTEN_AFTER, EDGE_SILENT_AFTER};
 pub use self::filter::{AgentFilter, Lacks, RowFilter, Verdict};
 pub use self::gauges::{Gauges, MAX_PROBLEM_SERVICES};

@@ -10,6 +10,7 @@ use weir_protocol::token::unix_seconds;
 use crate::agent::{Agent, Choice, Statement};
 use crate::bounds::{Bounds, MAX_EDGES};
 use crate::compact::{CompactRow, Pools, from_unix};
+use crate::delivered::Delivered;
 use crate::edge::{EDGE_FORGOTTEN_AFTER, Edge};
 use crate::names::{LastSeen, Names};
 use crate::refused::Refusals;
@@ -95,6 +96,8 @@ pub struct Table {
     pub(crate) pools: Pools,
     pub(crate) refused: Refusals,
     bounds: Bounds,
+    /// What has arrived at agents since it was taken.
+    delivered: Vec<Delivered>,
     rows: usize,
     /// Of agents and their rows.
     bytes: usize,
@@ -109,6 +112,7 @@ impl Table {
             pools: Pools::new(),
             refused: Refusals::default(),
             bounds,
+            delivered: Vec::new(),
             rows: 0,
             bytes: 0,
         }
@@ -117,6 +121,11 @@ impl Table {
     /// What is in use of the bounds.
     pub fn in_use(&self) -> Bounds {
         Bounds { agents: self.agents.len(), rows: self.rows, bytes: self.bytes + self.pools.bytes() }
+    }
+
+    /// What has arrived at agents by the messages since the last call.
+    pub fn take_delivered(&mut self) -> Vec<Delivered> {
+        std::mem::take(&mut self.delivered)
     }
 
     /// The names of the edges that are known.
@@ -242,7 +251,8 @@ impl Table {
         let statement =
             Statement { edge, epoch, instance, seq, unheard, listed: None, proved, labels, token_labels, version };
         agent.accept(statement, heard);
-        let left_out = agent.accept_rows(&mut self.pools, (rows, removed), full, room);
+        let (left_out, delivered) = agent.accept_rows(&mut self.pools, (rows, removed), full, room);
+        self.delivered.extend(delivered);
         (self.rows, self.bytes) = (self.rows + agent.rows.len(), self.bytes + agent.bytes());
         let bound = if agent.rows.len() < MAX_AGENT_ROWS { of_all } else { "agent_rows" };
         if left_out == 0 { Ok(()) } else { Err(Left::Bound(bound)) }

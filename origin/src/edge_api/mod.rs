@@ -24,6 +24,7 @@ use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 use crate::catalog::Catalog;
 use crate::cluster::{Cluster, Replicas};
 use crate::config::LimitsConfig;
+use crate::delivery::Deliveries;
 use crate::lost_definitions::LostDefinitions;
 use crate::member_api::MemberApi;
 use crate::member_client;
@@ -47,6 +48,7 @@ pub(crate) struct EdgeApi {
     events: Events,
     lost_definitions: LostDefinitions,
     observed: Observed,
+    deliveries: Deliveries,
     /// `None`: this origin is the only one.
     cluster: Option<InCluster>,
 }
@@ -72,7 +74,7 @@ impl EdgeApi {
     ) -> Self {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
-        let cluster = None;
+        let (deliveries, cluster) = (Deliveries::new(metrics.delivery.clone()), None);
         Self {
             catalog,
             publisher,
@@ -83,6 +85,7 @@ impl EdgeApi {
             events,
             lost_definitions,
             observed,
+            deliveries,
             cluster,
         }
     }

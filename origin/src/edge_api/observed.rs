@@ -1,5 +1,7 @@
 //! `POST /v1/observed`: what the agents of an edge run. Only edges send it, and each origin keeps it for itself.
 
+use std::time::SystemTime;
+
 use http::{Method, Request, Response, StatusCode};
 use weir_observed::{Rejected, Taken};
 use weir_protocol::name::NodeName;
@@ -21,8 +23,9 @@ impl EdgeApi {
         let answer = match request.into_body().read(MAX_MESSAGE_BYTES).await {
             Err(error) => Err(error.into()),
             Ok(body) => {
-                let name = name.clone();
-                let taken = self.observed.apply(move || read(&body, &name));
+                let (name, deliveries, catalog) = (name.clone(), self.deliveries.clone(), self.catalog.clone());
+                let count = move |delivered: &[_]| deliveries.count(delivered, &catalog.snapshot(), SystemTime::now());
+                let taken = self.observed.apply(move || read(&body, &name), count);
                 taken.await.unwrap_or_else(|| Err(problems::overloaded().into())).map_err(|NotTaken(problem)| problem)
             }
         };

@@ -60,6 +60,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | rows of agents: one for each service of each | `limits.observed_rows` | `observed_rows` | the same |
 | rows of one agent | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | further ones are left out, and answers name the edge as incomplete |
 | messages of edges about what agents run | {origin/src/observed.rs CONCURRENT_MESSAGES} | `observed_messages` | they wait |
+| services whose deliveries are counted by name | {origin/src/delivery.rs MAX_NAMED} |  | others are counted together. Metric: `weir_origin_delivery_seconds` |
 | memory of rows | `limits.observed_bytes` | `observed_bytes` | the same; exceeded by one message at most |
 | edges that report | {origin/observed/src/bounds.rs MAX_EDGES} | `observed_edges` | 429 for new ones |
 | an edge that reports nothing | {origin/observed/src/edge.rs EDGE_SILENT_AFTER} |  | answers name it as incomplete. Metric: `weir_origin_observed_incomplete_edges` |

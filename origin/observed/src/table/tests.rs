@@ -7,7 +7,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
 use super::*;
-use crate::{AgentFilter, AgentView, By, Release, RowFilter, State, Verdict};
+use crate::{AgentFilter, AgentView, By, Delivered, Release, RowFilter, Stage, State, Verdict};
 
 /// A table whose clocks the test moves.
 struct World {
@@ -429,6 +429,38 @@ fn metrics_count_problems_of_live_agents_by_service_within_a_bound() {
     let gauges = world.table.gauges(world.now);
     assert_eq!((gauges.states[1], gauges.incomplete), (("silent", 2), 1));
     assert!(gauges.problems.iter().all(|(_, service, rows)| service.is_none() && *rows == 0));
+}
+
+#[test]
+fn a_release_that_arrives_is_counted_once_and_not_what_was_there_before() {
+    let mut world = world();
+    let at = |generation, hook: &str| with(row("x", generation, None), json!({"hook": hook}));
+    let mut seq = 0;
+    let mut send = |full: bool, row: Value| {
+        seq += 1;
+        let of_agent = with(agent("a", "i", seq, &[row]), json!({"full": full}));
+        world.send(&message("e1", seq, &[of_agent])).unwrap();
+        let stage = |it: Delivered| (it.generation, if it.stage == Stage::Current { "current" } else { "hook" });
+        world.table.take_delivered().into_iter().map(stage).collect::<Vec<_>>()
+    };
+    assert_eq!(send(true, at(1, "running")), [], "the first time that it is heard");
+    assert_eq!(send(false, at(1, "succeeded")), [(1, "hook")], "its hook was seen to run");
+    assert_eq!(send(false, at(2, "pending")), [(2, "current")]);
+    for (hook, expected) in
+        [("running", None), ("failed", None), ("succeeded", Some((2, "hook"))), ("running", None), ("succeeded", None)]
+    {
+        assert_eq!(send(false, at(2, hook)), expected.into_iter().collect::<Vec<_>>(), "{hook}");
+    }
+    assert_eq!(send(false, at(3, "succeeded")), [(3, "current"), (3, "hook")], "both in one message");
+    assert_eq!(send(false, at(4, "none")), [(4, "current")]);
+    assert_eq!(send(true, at(5, "running")), [], "it may have had it for long");
+    assert_eq!(send(true, at(5, "succeeded")), []);
+    assert_eq!(send(false, at(5, "succeeded")), []);
+    assert_eq!(
+        (send(false, at(4, "none")), send(false, with(at(6, "none"), json!({"current": null})))),
+        (vec![], vec![])
+    );
+    assert_eq!(send(false, at(7, "none")), [], "it had nothing");
 }
 
 proptest! {
