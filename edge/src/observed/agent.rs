@@ -34,6 +34,8 @@ pub(super) struct AgentState {
     pub(super) own_labels: Labels,
     pub(super) version: String,
     pub(super) instance: Instance,
+    /// How often another run of its name has taken the place of the one before.
+    pub(super) runs_before: u64,
     pub(super) seq: u64,
     /// When its last message came, which is of this run.
     pub(super) messaged: Moment,
@@ -108,6 +110,7 @@ impl AgentState {
             own_labels: Labels::default(),
             version: String::new(),
             instance,
+            runs_before: 0,
             seq: 0,
             messaged: now,
             heard: now,
@@ -137,6 +140,7 @@ impl AgentState {
     pub(super) fn apply(&mut self, message: AgentObserved, number: u64, now: Moment) -> (usize, usize) {
         let AgentObserved { instance, seq, full, more, version, labels, rows, removed } = message;
         self.runs.heard(&instance, now);
+        self.runs_before += u64::from(self.instance != instance);
         (self.instance, self.seq, self.version, self.own_labels) = (instance, seq, version, labels);
         (self.messaged, self.heard, self.is_unheard) = (now, now, false);
         (self.number, self.stated) = (number, number);

@@ -134,6 +134,11 @@ impl Observed {
         self.table().heard(name, self.inner.clock.now());
     }
 
+    /// How often another run of an agent's name has taken the place of the one before.
+    pub(crate) fn runs_before(&self, name: &NodeName) -> u64 {
+        self.table().agents.get(name).map_or(0, |agent| agent.runs_before)
+    }
+
     pub(crate) fn bound(&self) -> Bound {
         let table = self.table();
         ("agent_observed_bytes", table.bytes as u64, table.max_bytes as u64)

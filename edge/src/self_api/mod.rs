@@ -137,11 +137,20 @@ impl SelfApi {
         let agent = is_poll.then(|| self.inner.access.agent(request.headers(), peer).ok()).flatten()??;
         let response = self.inner.unchanged_batch_poll(request, &agent)?;
         self.inner.observed.heard(&agent.name);
-        Some(self.named(response))
+        Some(self.named(response, &agent.name))
     }
 
-    fn named(&self, mut response: Response<Body>) -> Response<Body> {
-        response.headers_mut().insert(EDGE_INSTANCE, self.inner.instance.clone());
+    /// Says what the edge knows of the agent: another run of the edge knows nothing, and after another run of the agent's name
+    /// that sent everything the rows of the first are gone. Where one reads another text than before, it sends everything.
+    fn named(&self, mut response: Response<Body>, agent: &NodeName) -> Response<Body> {
+        let instance = match self.inner.observed.runs_before(agent) {
+            0 => Some(self.inner.instance.clone()),
+            runs => {
+                let instance = self.inner.instance.to_str().unwrap_or_default();
+                HeaderValue::try_from(format!("{instance}.{runs}")).ok()
+            }
+        };
+        response.headers_mut().extend(instance.map(|instance| (EDGE_INSTANCE, instance)));
         response
     }
 
@@ -154,7 +163,7 @@ impl SelfApi {
     ) -> Result<Response<Body>, ApiError> {
         let session = self.inner.access.session(request.headers(), peer).map_err(ApiError::Unauthorized)?;
         let session = session.ok_or(ApiError::NoSelf)?;
-        let agent = &session.agent;
+        let (agent, name) = (&session.agent, session.agent.name.clone());
         self.inner.observed.heard(&agent.name);
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let answer = match route {
@@ -174,7 +183,7 @@ impl SelfApi {
             Route::AgentObserved | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),
             _ => Err(ApiError::NoSuchPath),
         };
-        answer.map(|response| self.named(response))
+        answer.map(|response| self.named(response, &name))
     }
 }
 

@@ -113,6 +113,32 @@ async fn what_does_not_follow_is_requested_again_and_two_agents_of_a_name_are_fl
 }
 
 #[tokio::test]
+async fn a_run_whose_rows_another_one_replaced_is_asked_for_them_by_the_name_of_the_instance() {
+    let site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let instance = async |client: &mut Client| {
+        client.get("/v1/agents/self/services", &[]).await.header("weir-edge-instance").to_owned()
+    };
+    let before = instance(&mut client).await;
+    let first = post(&mut client, message("a1", 1, true, &["shop-a"], "")).await;
+    assert_eq!(
+        (first.header("weir-edge-instance").to_owned(), instance(&mut client).await),
+        (before.clone(), before.clone())
+    );
+    // The second run reads in the answer what it will read.
+    let second =
+        post(&mut client, message("b1", 1, true, &["shop-b"], "")).await.header("weir-edge-instance").to_owned();
+    assert_ne!(second, before, "the first run sees that its rows are gone");
+    assert_eq!(instance(&mut client).await, second);
+    let again =
+        post(&mut client, message("a1", 2, true, &["shop-a"], "")).await.header("weir-edge-instance").to_owned();
+    assert!(again != second && again != before);
+    let explained = shown(&site, "/v1/explain?service=shop-a").await;
+    assert_eq!(explained["agents_total"], 1);
+    assert_eq!(post(&mut client, message("a1", 3, false, &["shop-b"], "")).await.header("weir-edge-instance"), again);
+}
+
+#[tokio::test]
 async fn ten_thousand_services_arrive_in_parts_and_memory_is_bounded() {
     let all: Vec<String> = (0..10_000).map(|n| format!("shop-{n:0>50}")).collect();
     let parts: Vec<Vec<&str>> = all.chunks(1_000).map(|part| part.iter().map(String::as_str).collect()).collect();
