@@ -277,10 +277,10 @@ impl Status {
 impl Page {
     fn parse(query: &str) -> Result<Self, QueryError> {
         let mut page = Self::default();
-        for (key, value) in query::pairs(query) {
+        for (key, value) in query::pairs(query)? {
             match key {
-                "service" => page.service = Some(query::parsed(key, value)?),
-                "after" => page.after = Some(query::parsed(key, value)?),
+                "service" => page.service = Some(query::parsed(key, &value)?),
+                "after" => page.after = Some(query::parsed(key, &value)?),
                 other => return Err(QueryError::unknown(other, "`service` and `after`")),
             }
         }

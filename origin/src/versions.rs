@@ -83,6 +83,9 @@ pub enum VersionError {
     /// The state or an object cannot be read or written now.
     #[error("{0}")]
     Unreadable(String),
+    /// The object store cannot be read now.
+    #[error("the object store cannot be read now: {0}")]
+    Store(String),
     /// Too many operations of this kind are running.
     #[error("too many {0} are running: try again")]
     Busy(&'static str),
@@ -118,8 +121,17 @@ impl From<ReadError> for VersionError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Object(ObjectError::Missing(at) | ObjectError::Corrupt(at)) => Self::Lost(at.digest),
+            ReadError::Object(ObjectError::Unavailable(reason)) => Self::Store(reason),
             error => Self::Unreadable(format!("the version cannot be read: {error}")),
         }
+    }
+}
+
+/// Why a history was not read.
+fn unread(error: PublishError) -> VersionError {
+    match error {
+        PublishError::Object(reason) => VersionError::Store(reason),
+        error => error.into(),
     }
 }
 
@@ -141,7 +153,6 @@ impl Versions {
     ///
     /// # Errors
     /// There is no such service, or the state cannot be read.
-    /// There is no such service, or the state cannot be read.
     pub async fn history(
         &self,
         service: &ServiceName,
@@ -149,12 +160,13 @@ impl Versions {
         limit: usize,
     ) -> Result<HistoryPage, VersionError> {
         let service = self.service(service)?;
-        Ok(self.publisher.queries.history(&service.repository, &service.name, before, limit).await?)
+        let read = self.publisher.queries.history(&service.repository, &service.name, before, limit).await;
+        read.map_err(unread)
     }
 
     /// The order of a repository's publications and tips.
     pub(crate) async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, VersionError> {
-        Ok(self.publisher.queries.positions(repository).await?)
+        self.publisher.queries.positions(repository).await.map_err(unread)
     }
 
     /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are

@@ -22,11 +22,11 @@ pub(super) fn answer(observed: &Observed, uri: &Uri) -> Result<Response<Body>, P
         return agent.map(|agent| admin::json(&agent)).ok_or_else(|| unknown_agent(name));
     }
     let (mut agent, mut cursor, mut limit) = (None::<NameGlob>, None::<NodeName>, DEFAULT_LIMIT);
-    for (key, value) in query::pairs(uri.query().unwrap_or_default()) {
+    for (key, value) in query::pairs(uri.query().unwrap_or_default())? {
         match key {
-            "agent" => agent = Some(query::parsed(key, value)?),
-            "cursor" => cursor = Some(query::parsed(key, value)?),
-            "limit" => limit = query::parsed(key, value)?,
+            "agent" => agent = Some(query::parsed(key, &value)?),
+            "cursor" => cursor = Some(query::parsed(key, &value)?),
+            "limit" => limit = query::parsed(key, &value)?,
             other => return Err(QueryError::unknown(other, "`agent`, `limit` and `cursor`").into()),
         }
     }

@@ -156,10 +156,10 @@ impl Handler for OperatorApi {
 fn parse_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), Problem> {
     let mut service = None;
     let mut digest = None;
-    for (key, value) in query::pairs(query) {
+    for (key, value) in query::pairs(query)? {
         match key {
-            "service" => service = Some(query::parsed(key, value)?),
-            "digest" => digest = Some(query::parsed(key, value)?),
+            "service" => service = Some(query::parsed(key, &value)?),
+            "digest" => digest = Some(query::parsed(key, &value)?),
             other => return Err(query::QueryError::unknown(other, "`service` and `digest`").into()),
         }
     }

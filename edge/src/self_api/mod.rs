@@ -197,10 +197,10 @@ struct Parameters {
 impl Parameters {
     fn parse(query: &str, takes_since: bool) -> Result<Self, ApiError> {
         let (mut services, mut since) = (None, None);
-        for (key, value) in query::pairs(query) {
+        for (key, value) in query::pairs(query).map_err(|error| ApiError::Malformed(error.to_string()))? {
             match key {
-                "services" => services = Some(value.to_owned()),
-                "since" if takes_since => since = Some(value.to_owned()),
+                "services" => services = Some(value.into_owned()),
+                "since" if takes_since => since = Some(value.into_owned()),
                 other => {
                     let expected = if takes_since { "`services` and `since`" } else { "`services`" };
                     return Err(ApiError::Malformed(QueryError::unknown(other, expected).to_string()));

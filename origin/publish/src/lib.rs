@@ -68,7 +68,7 @@ pub use metrics::PublishMetrics;
 pub use mirror::{MirrorUpload, Mirrors};
 pub use open::{Options, open};
 pub use ownership::Ownership;
-pub use positions::{MIN_PREFIX, Past, PastQuery, Positions};
+pub use positions::{MIN_PREFIX, Past, PastQuery, Positions, Threshold};
 pub use publisher::{Publisher, SeenTip};
 pub use queries::Queries;
 pub use record::{RepositoryRecordError, claim_of, reclaimed};

@@ -52,10 +52,11 @@ struct Names {
 }
 
 /// Where a revision is among the publications of a service.
-#[derive(Debug, Clone, Copy)]
-pub struct Threshold<'a> {
-    published: &'a [Published],
-    position: usize,
+#[derive(Debug, Clone)]
+pub struct Threshold {
+    /// Which generations are before it. `None`: the position of one is not known.
+    is_before: HashMap<Generation, Option<bool>>,
+    oldest: Generation,
 }
 
 /// A revision that a service may follow now.
@@ -141,7 +142,7 @@ impl Positions {
 
     /// Where a revision is: a commit, or a prefix of [`MIN_PREFIX`] digits or more; a version; a revision id. `None`: the
     /// service has not seen it, or the history of that time is gone.
-    pub fn find(&self, service: &ServiceName, followed_ref: &str, revision: &str) -> Option<Threshold<'_>> {
+    pub fn find(&self, service: &ServiceName, followed_ref: &str, revision: &str) -> Option<Threshold> {
         let published = self.services.get(service)?.as_slice();
         let of_own = || published.iter().find(|it| it.names.is(revision));
         let of_part =
@@ -154,22 +155,25 @@ impl Positions {
             published.iter().rev().find(|it| it.line < *line).filter(|_| !is_pinned)
         };
         let found = of_own().or_else(of_tip).or_else(of_part)?;
-        Some(Threshold { published, position: found.position? })
+        let threshold = found.position?;
+        let is_before = |it: &Published| (it.generation, it.position.map(|position| position < threshold));
+        let oldest = published.iter().map(|it| it.generation).min().unwrap_or_default();
+        Some(Threshold { is_before: published.iter().map(is_before).collect(), oldest })
+    }
+
+    /// Whether any service, or any ref, was at this revision.
+    pub fn knows(&self, revision: &str) -> bool {
+        let is_part = |(_, part): &(String, RevisionId)| is_called(part, None, revision);
+        self.services.values().flatten().any(|it| it.names.is(revision) || it.names.parts.iter().any(is_part))
+            || self.tips.iter().any(|(_, tip)| is_called(&tip.revision_id, None, revision))
     }
 }
 
-impl Threshold<'_> {
+impl Threshold {
     /// Whether a release is before the revision, and so lacks it. `None`: its position is not known.
     pub fn lacks(&self, generation: Generation) -> Option<bool> {
-        let known = self.published.iter().rev().find(|it| it.generation == generation);
-        match known {
-            Some(known) => known.position.map(|position| position < self.position),
-            // The history of that time is gone.
-            None => {
-                let is_older = self.published.iter().all(|it| generation < it.generation);
-                (generation > 0 && is_older).then_some(true)
-            }
-        }
+        let of_old_time = || (generation > 0 && generation < self.oldest).then_some(true);
+        self.is_before.get(&generation).copied().unwrap_or_else(of_old_time)
     }
 }
 

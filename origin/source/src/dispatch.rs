@@ -11,8 +11,8 @@ use weir_upstream::{RepositoryConfig, SourceKind};
 use super::artifact::ArtifactSource;
 use super::git::GitSource;
 use super::{
-    LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, SourceContext,
-    Tree,
+    LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, RevisionLookup, ServiceFailure,
+    SourceContext, Tree,
 };
 use crate::Service;
 
@@ -107,11 +107,11 @@ impl Source {
         }
     }
 
-    /// The revision that a tag of Git names in the mirror. Blocks.
-    pub fn tagged(&self, tag: &str) -> Option<RevisionId> {
+    /// What is called like a revision in what is stored. Blocks.
+    pub fn find_revision(&self, name: &str) -> RevisionLookup {
         match &self.0 {
-            Kind::Git(git) => git.tagged(tag),
-            Kind::Artifacts(_) => None,
+            Kind::Git(git) => git.find_revision(name),
+            Kind::Artifacts(_) => RevisionLookup::Nothing,
         }
     }
 

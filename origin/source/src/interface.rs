@@ -58,3 +58,16 @@ pub enum ListTarget {
     /// A revision that was listed before, even if no ref leads to it any more.
     At(RevisionId),
 }
+
+/// What is called like a revision in what is stored of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RevisionLookup {
+    /// A tag of Git, at this revision.
+    Tag(RevisionId),
+    /// A commit.
+    Commit,
+    /// Nothing.
+    Nothing,
+    /// That cannot be told.
+    Unknown,
+}

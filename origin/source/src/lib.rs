@@ -46,7 +46,7 @@ pub use git::{GitSource, LfsFetchRequest, LfsFetchResult, MaintenanceRequest};
 pub use helm::fuzz_helm_index;
 pub use helm::{ChartName, ChartNameError};
 pub(crate) use interface::RetainedRevisions;
-pub use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedServices};
+pub use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedServices, RevisionLookup};
 pub use metrics::SourceMetrics;
 #[cfg(feature = "fuzzing")]
 pub use oci::fuzz_registry_words;

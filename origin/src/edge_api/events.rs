@@ -4,6 +4,7 @@
 //! body. A reader that takes nothing for [`PART_TIMEOUT`](weir_runtime::serve::PART_TIMEOUT), or that falls behind the log, is disconnected with an
 //! error, never a clean end. It reconnects with its last cursor.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
 use weir_protocol::problem::Problem;
+use weir_protocol::query;
 use weir_publish::{Retired, Validity};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody, until};
 use weir_runtime::shutdown::Drain;
@@ -84,7 +86,7 @@ impl Events {
             Body::Empty
         } else {
             let permit = self.permits.clone().try_acquire_owned().map_err(|_| too_many_streams())?;
-            self.stream(since(request.uri().query()), permit, certificate_ends)
+            self.stream(since(request.uri().query()).as_deref(), permit, certificate_ends)
         };
         let mut response = Response::new(body);
         let headers = response.headers_mut();
@@ -117,9 +119,10 @@ impl Events {
     }
 }
 
-/// The value of `since`. Cursors need no decoding, so any other characters make an unknown cursor.
-fn since(query: Option<&str>) -> Option<&str> {
-    query?.split('&').find_map(|parameter| parameter.strip_prefix("since="))
+/// The value of `since`. What cannot be decoded is an unknown cursor.
+fn since(query: Option<&str>) -> Option<Cow<'_, str>> {
+    let pairs = query::pairs(query?).ok()?;
+    pairs.into_iter().find(|(key, _)| *key == "since").map(|(_, value)| value)
 }
 
 /// Writes the events of one stream in order.

@@ -95,16 +95,16 @@ impl std::fmt::Display for Cursor {
 impl Part {
     pub(super) fn parse(query: Option<&str>) -> Result<Self, QueryError> {
         let mut part = Self { limit: DEFAULT_LIMIT, after: None };
-        for (key, value) in query::pairs(query.unwrap_or_default()) {
+        for (key, value) in query::pairs(query.unwrap_or_default())? {
             match key {
                 "limit" => {
-                    part.limit = query::parsed(key, value)?;
+                    part.limit = query::parsed(key, &value)?;
                     if !(1..=MAX_LIMIT).contains(&part.limit) {
                         return Err(QueryError::new(format!("`limit` is from 1 to {MAX_LIMIT}")));
                     }
                 }
                 "page" => {
-                    let after = Cursor::parse(value);
+                    let after = Cursor::parse(&value);
                     part.after = Some(after.ok_or_else(|| QueryError::new("`page` is no `next_page` of a dry run"))?);
                 }
                 other => return Err(QueryError::unknown(other, "`limit` and `page`")),

@@ -481,9 +481,9 @@ fn status_of(outcome: Outcome) -> StatusCode {
 /// Parses `?cascade=true`.
 fn cascade(head: &Parts) -> Result<bool, Problem> {
     let mut cascade = false;
-    for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
+    for (key, value) in query::pairs(head.uri.query().unwrap_or_default())? {
         match key {
-            "cascade" => cascade = query::parsed(key, value)?,
+            "cascade" => cascade = query::parsed(key, &value)?,
             other => return Err(query::QueryError::unknown(other, "`cascade`").into()),
         }
     }

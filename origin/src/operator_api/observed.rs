@@ -1,19 +1,20 @@
 //! `/v1/fleet/…` and `/v1/edges/{name}`: what agents run, from the memory of this origin.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
+use tokio::task::spawn_blocking;
 use weir_observed::{Answer, By, Lacks, Now, PHASES, PROBLEMS, Release, RowFilter, State, Table, Verdict};
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
-use weir_publish::{MIN_PREFIX, Positions};
+use weir_publish::{MIN_PREFIX, Threshold};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
+use weir_source::RevisionLookup;
 
 use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
 use super::problems;
@@ -36,21 +37,13 @@ struct Question {
     cursor: Option<String>,
 }
 
-/// Where a revision is among the publications of services.
-struct Order {
-    /// The repository of each service, and its ref.
-    services: HashMap<ServiceName, (RepositoryName, String)>,
-    /// With what the revision is called there: a tag's commit instead of the tag.
-    of_repositories: HashMap<RepositoryName, (Arc<Positions>, String)>,
-}
+/// Where a revision is among the publications of each service. `None`: that is not known. Made before the table is read, so
+/// that nobody waits for it.
+struct Order(HashMap<ServiceName, Option<Threshold>>);
 
 impl Order {
     fn verdict(&self, service: &ServiceName, release: Option<&Release>) -> Verdict {
-        let threshold = self.services.get(service).and_then(|(repository, followed_ref)| {
-            let (positions, revision) = self.of_repositories.get(repository)?;
-            positions.find(service, followed_ref, revision)
-        });
-        let Some(threshold) = threshold else { return Verdict::Unknown };
+        let Some(threshold) = self.0.get(service).and_then(Option::as_ref) else { return Verdict::Unknown };
         match release.map_or(Some(true), |release| threshold.lacks(release.generation)) {
             Some(true) => Verdict::Lacks,
             Some(false) => Verdict::Has,
@@ -81,25 +74,40 @@ impl Of {
     }
 }
 
+impl Of {
+    /// Whether an answer may have had this cursor.
+    fn can_begin_after(self, cursor: &str) -> bool {
+        let is_agent = |name: &str| name.parse::<NodeName>().is_ok();
+        match self {
+            Self::Rows => cursor
+                .split_once('/')
+                .is_some_and(|(agent, service)| is_agent(agent) && service.parse::<ServiceName>().is_ok()),
+            Self::Agents => is_agent(cursor),
+            Self::Summary => cursor.parse::<usize>().is_ok(),
+        }
+    }
+}
+
 impl Question {
     fn parse(of: Of, query: Option<&str>) -> Result<Self, QueryError> {
         let (rows, by) = (RowFilter::default(), By::Service);
         let mut asked = Self { rows, repository: None, lacks: None, by, limit: DEFAULT_LIMIT, cursor: None };
-        for (key, value) in query::pairs(query.unwrap_or_default()) {
+        for (key, value) in query::pairs(query.unwrap_or_default())? {
             let (rows, agents) = (&mut asked.rows, of == Of::Agents);
             match key {
-                "agent" => rows.agents.agent = Some(query::parsed(key, value)?),
-                "edge" => rows.agents.edge = Some(query::parsed(key, value)?),
-                "label" => rows.agents.labels.push(label(value)?),
-                "state" if agents => rows.agents.state = Some(one_of(key, value, &State::ALL)?),
-                "service" if !agents => rows.service = Some(query::parsed(key, value)?),
-                "repository" if !agents => asked.repository = Some(query::parsed(key, value)?),
-                "phase" if !agents => rows.phase = Some(one_of(key, value, &PHASES)?),
-                "problem" if !agents => rows.problem = Some(one_of(key, value, &PROBLEMS)?),
-                "lacks" if !agents => asked.lacks = Some(value.to_owned()),
-                "by" if of == Of::Summary => asked.by = by_of(value)?,
-                "limit" => asked.limit = query::parsed(key, value)?,
-                "cursor" => asked.cursor = Some(value.to_owned()),
+                "agent" => rows.agents.agent = Some(query::parsed(key, &value)?),
+                "edge" => rows.agents.edge = Some(query::parsed(key, &value)?),
+                "label" => rows.agents.labels.push(label(&value)?),
+                "state" if agents => rows.agents.state = Some(one_of(key, &value, &State::ALL)?),
+                "service" if !agents => rows.service = Some(query::parsed(key, &value)?),
+                "repository" if !agents => asked.repository = Some(query::parsed(key, &value)?),
+                "phase" if !agents => rows.phase = Some(one_of(key, &value, &PHASES)?),
+                "problem" if !agents => rows.problem = Some(one_of(key, &value, &PROBLEMS)?),
+                "lacks" if !agents => asked.lacks = Some(value.into_owned()),
+                "by" if of == Of::Summary => asked.by = by_of(&value)?,
+                "limit" => asked.limit = query::parsed(key, &value)?,
+                "cursor" if of.can_begin_after(&value) => asked.cursor = Some(value.into_owned()),
+                "cursor" => return Err(QueryError::new("`cursor` is no `cursor` of an answer to this question")),
                 _ => return Err(QueryError::unknown(key, of.known())),
             }
         }
@@ -173,13 +181,13 @@ impl OperatorApi {
     async fn order(&self, rows: &RowFilter, lacks: Option<String>) -> Result<Option<Order>, Problem> {
         let Some(revision) = lacks else { return Ok(None) };
         let snapshot = self.catalog.snapshot();
-        let (mut services, mut of_repositories) = (HashMap::new(), HashMap::new());
+        let mut of_repositories = BTreeMap::<RepositoryName, Vec<(ServiceName, String)>>::new();
         for (name, service) in &snapshot.services {
             let is_meant = rows.service.as_ref().is_none_or(|glob| glob.matches(name.as_str()))
                 && rows.among.as_ref().is_none_or(|among| among.contains(name));
             if is_meant {
-                of_repositories.insert(service.repository.clone(), (Arc::default(), revision.clone()));
-                services.insert(name.clone(), (service.repository.clone(), service.followed.to_string()));
+                let followed = (name.clone(), service.followed.to_string());
+                of_repositories.entry(service.repository.clone()).or_default().push(followed);
             }
         }
         if of_repositories.len() > MAX_REPOSITORIES {
@@ -188,24 +196,47 @@ impl OperatorApi {
                 "`lacks` is about at most {MAX_REPOSITORIES} repositories, and these are {found}: add `repository` or `service`."
             )));
         }
-        for (repository, (positions, called)) in &mut of_repositories {
+        // The mirrors of parts are not asked.
+        let is_composed =
+            |(name, _): &(ServiceName, String)| snapshot.services.get(name).is_some_and(|it| !it.parts.is_empty());
+        let mut is_certain = !of_repositories.values().flatten().any(is_composed);
+        let (mut order, mut is_known) = (HashMap::new(), false);
+        for (repository, services) in of_repositories {
             if let Some(members) = &self.members {
                 // Reads its record again, unless it is this origin's own.
-                members.replicas.owner(repository).await?;
+                members.replicas.owner(&repository).await?;
             }
-            *positions = self.versions.positions(repository).await?;
-            if let Some(worker) = snapshot.workers.get(repository) {
-                *called = worker.tagged(&revision).await.map_or_else(|| revision.clone(), |id| id.to_string());
-            }
+            let positions = self.versions.positions(&repository).await?;
+            let in_mirror = match snapshot.workers.get(&repository) {
+                Some(worker) => worker.find_revision(&revision).await,
+                None => RevisionLookup::Unknown,
+            };
+            // A tag is called as its commit.
+            let called =
+                if let RevisionLookup::Tag(commit) = &in_mirror { commit.to_string() } else { revision.clone() };
+            let find = move || {
+                let is_known = positions.knows(&called);
+                let find = |(service, followed): (ServiceName, String)| {
+                    let threshold = positions.find(&service, &followed, &called);
+                    (service, threshold)
+                };
+                (is_known, services.into_iter().map(find).collect::<Vec<_>>())
+            };
+            let (is_in_history, found) = spawn_blocking(find).await.map_err(problems::failed)?;
+            is_known |= is_in_history || matches!(in_mirror, RevisionLookup::Tag(_) | RevisionLookup::Commit);
+            is_certain &= in_mirror != RevisionLookup::Unknown;
+            order.extend(found);
         }
-        let order = Order { services, of_repositories };
         let is_short = revision.len() < MIN_PREFIX && revision.bytes().all(|b| b.is_ascii_hexdigit());
-        if is_short && order.services.keys().all(|service| order.verdict(service, None) == Verdict::Unknown) {
+        if is_short && order.values().all(Option::is_none) {
             return Err(Problem::malformed(format!(
                 "`lacks`: no publication that is known here is called `{revision}`, and a prefix of a commit has at least {MIN_PREFIX} digits."
             )));
         }
-        Ok(Some(order))
+        if is_certain && !is_known {
+            return Err(problems::unknown_revision(&revision));
+        }
+        Ok(Some(Order(order)))
     }
 
     fn question(&self, of: Of, head: &Parts) -> Result<Question, Problem> {
@@ -266,10 +297,18 @@ mod tests {
             (Of::Agents, "service=a", "valid keys are `agent`"),
             (Of::Agents, "state=dead", "`state` is one of `live`, `silent`, `refused`"),
             (Of::Summary, "by=label:", "`by` is one of"),
+            (Of::Rows, "cursor=cluster-1", "`cursor` is no `cursor`"),
+            (Of::Rows, "cursor=cluster-1/A", "`cursor` is no `cursor`"),
+            (Of::Agents, "cursor=cluster-1/shop", "`cursor` is no `cursor`"),
+            (Of::Summary, "cursor=-1", "`cursor` is no `cursor`"),
+            (Of::Rows, "lacks=1.0%2", "`lacks`: after `%`"),
         ] {
             let error = Question::parse(of, Some(query)).unwrap_err().to_string();
             assert!(error.contains(expected), "{query}: {error}");
         }
+        let encoded = "agent=c-%2a&label=ring%3Dcanary&lacks=1.1.0%2Bup.2&cursor=cluster-1%2Fshop";
+        let typed = "agent=c-*&label=ring=canary&lacks=1.1.0+up.2&cursor=cluster-1/shop";
+        assert_eq!(Question::parse(Of::Rows, Some(encoded)), Question::parse(Of::Rows, Some(typed)));
         let query = "agent=c-*&label=ring=canary&label=zone=a=b&by=label:zone&service=*&phase=hook&problem=disk&limit=7&cursor=14";
         let read = Question::parse(Of::Summary, Some(query)).unwrap();
         let labels = [("ring".to_owned(), "canary".to_owned()), ("zone".to_owned(), "a=b".to_owned())];

@@ -32,10 +32,10 @@ impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
         mut other: impl FnMut(&str, &str) -> Result<bool, QueryError>,
     ) -> Result<Self, QueryError> {
         let mut page = Self { limit: DEFAULT_LIMIT, after: None };
-        for (key, value) in query::pairs(query.unwrap_or_default()) {
+        for (key, value) in query::pairs(query.unwrap_or_default())? {
             match key {
                 "limit" => {
-                    page.limit = query::parsed(key, value)?;
+                    page.limit = query::parsed(key, &value)?;
                     if !(1..=MAX_LIMIT).contains(&page.limit) {
                         return Err(QueryError::new(format!("`limit` is from 1 to {MAX_LIMIT}")));
                     }
@@ -45,7 +45,7 @@ impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
                     let unknown = || QueryError::new("`page` is no `next_page` of a listing");
                     page.after = Some(name.ok_or_else(unknown)?);
                 }
-                _ if other(key, value)? => {}
+                _ if other(key, &value)? => {}
                 _ => return Err(QueryError::unknown(key, known)),
             }
         }

@@ -55,9 +55,20 @@ fn overloaded(detail: impl Into<String>) -> Problem {
     Problem::new(S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded", detail).retry_after(SOON)
 }
 
+/// A revision that rows are asked for is in no history, no tag and no mirror.
+pub(super) fn unknown_revision(revision: &str) -> Problem {
+    let detail = format!(
+        "None of the repositories asked about knows `{revision}`: it is in no history, and is neither a tag nor a commit of a \
+         mirror. Check it and the names of `service` and `repository`, or ask again when the origin has fetched it."
+    );
+    Problem::new(S::NOT_FOUND, "unknown-revision", "Nobody knows the revision", detail)
+}
+
 pub(super) fn records_unreadable() -> Problem {
     store_unavailable(
-        "The records that the origins share cannot be read now; the log of this origin has the reason.".to_owned(),
+        "The store of records cannot be read now. Check that this origin reaches it (`data_dir`, or the engine of \
+         `[cluster]`), and ask again; its log has the reason."
+            .to_owned(),
     )
 }
 
@@ -194,6 +205,10 @@ impl From<VersionError> for Problem {
                 Self::new(S::SERVICE_UNAVAILABLE, "object-unavailable", "The version's bytes are lost", detail)
             }
             VersionError::Panicked => failed(()),
+            VersionError::Store(reason) => store_unavailable(format!(
+                "The object store cannot be read now: {reason}. Check that this origin reaches it (`[store]`, or the disk of \
+                 `data_dir`), and ask again."
+            )),
             VersionError::Unreadable(reason) => {
                 tracing::error!(reason, "a version cannot be read or written");
                 failed(())

@@ -29,10 +29,10 @@ const MOST_DIFFERENCES: usize = 1000;
 /// `GET …/history`.
 pub(super) async fn history(versions: &Versions, name: &ServiceName, head: &Parts) -> Result<Response<Body>, Problem> {
     let (mut limit, mut before) = (DEFAULT_PAGE, None::<Generation>);
-    for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
+    for (key, value) in query::pairs(head.uri.query().unwrap_or_default())? {
         match key {
-            "limit" => limit = bounded(key, value, LARGEST_PAGE)?,
-            "page" => before = Some(query::parsed(key, value)?),
+            "limit" => limit = bounded(key, &value, LARGEST_PAGE)?,
+            "page" => before = Some(query::parsed(key, &value)?),
             other => return Err(QueryError::unknown(other, "`limit` and `page`").into()),
         }
     }
@@ -44,11 +44,11 @@ pub(super) async fn history(versions: &Versions, name: &ServiceName, head: &Part
 /// `GET …/diff?from=…&to=…`.
 pub(super) async fn diff(versions: &Versions, name: &ServiceName, head: &Parts) -> Result<Response<Body>, Problem> {
     let (mut limit, mut from, mut to) = (DEFAULT_DIFFERENCES, None::<TarballDigest>, None::<TarballDigest>);
-    for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
+    for (key, value) in query::pairs(head.uri.query().unwrap_or_default())? {
         match key {
-            "limit" => limit = bounded(key, value, MOST_DIFFERENCES)?,
-            "from" => from = Some(query::parsed(key, value)?),
-            "to" => to = Some(query::parsed(key, value)?),
+            "limit" => limit = bounded(key, &value, MOST_DIFFERENCES)?,
+            "from" => from = Some(query::parsed(key, &value)?),
+            "to" => to = Some(query::parsed(key, &value)?),
             other => return Err(QueryError::unknown(other, "`from`, `to` and `limit`").into()),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::revision_id::RevisionId;
-use weir_source::{ListRequest, ListTarget, PollFailure, Service, ServiceFailure, Source};
+use weir_source::{ListRequest, ListTarget, PollFailure, RevisionLookup, Service, ServiceFailure, Source};
 use weir_tarball::{Limits, ListedEntry, Listing, Selection};
 
 use super::handle::Handle;
@@ -88,10 +88,10 @@ impl Handle {
         })
     }
 
-    /// The revision that a tag of Git names in the mirror.
-    pub(crate) async fn tagged(&self, tag: &str) -> Option<RevisionId> {
-        let (source, tag) = (self.repository.source.clone(), tag.to_owned());
-        tokio::task::spawn_blocking(move || source.tagged(&tag)).await.ok()?
+    /// What is called like a revision in what is stored.
+    pub(crate) async fn find_revision(&self, name: &str) -> RevisionLookup {
+        let (source, name) = (self.repository.source.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || source.find_revision(&name)).await.unwrap_or(RevisionLookup::Unknown)
     }
 
     fn not_mirrored(&self) -> PreviewError {

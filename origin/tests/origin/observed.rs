@@ -65,6 +65,9 @@ async fn operators_ask_what_edges_report() {
     let next = format!("/v1/fleet/rows?problem=not-found&cursor={}", rows["cursor"].as_str().unwrap());
     assert_eq!(ask(&operator, &next).await["rows"][0]["agent"], "cluster-2");
     assert_eq!(ask(&operator, "/v1/fleet/rows?repository=*").await["total"], 0, "no service is defined here");
+    for label in ["ring=canary", "ring%3Dcanary"] {
+        assert_eq!(ask(&operator, &format!("/v1/fleet/rows?label={label}")).await["total"], 2, "{label}");
+    }
     let agents = ask(&operator, "/v1/fleet/agents?state=live").await;
     assert_eq!((&agents["total"], &agents["agents"][0]["problems"]), (&json!(1), &json!(1)), "cluster-2 is unheard");
     let refused = ask(&operator, "/v1/fleet/agents?state=refused").await;
@@ -84,6 +87,9 @@ async fn operators_ask_what_edges_report() {
         ("/v1/fleet/agents?phase=hook", "`phase`, which is unknown"),
         ("/v1/fleet/summary?by=commit", "`by` is one of"),
         ("/v1/fleet/summary?cursor=x", "`cursor`"),
+        ("/v1/fleet/rows?cursor=x", "`cursor` is no `cursor`"),
+        ("/v1/fleet/rows?label=ring%3dcanary&agent=%2g", "`agent`: after `%`"),
+        ("/v1/services?page=after.%20", "`page`"),
     ] {
         let reply = operator.get(path).await;
         assert!(reply.status == 400 && reply.problem().1.contains(detail), "{path}: {reply:?}");
@@ -234,14 +240,26 @@ async fn agents_that_lack_a_commit_are_found() {
     }
     upstream.git(&["tag", "-a", "-m", "a release", "v1.0", &commits[1]]);
     upstream.git(&["tag", "2024", &commits[1]]);
-    upstream.git(&["push", "--quiet", "origin", "v1.0", "2024"]);
+    upstream.git(&["tag", "1.1.0+up.2", &commits[1]]);
+    upstream.git(&["push", "--quiet", "origin", "v1.0", "2024", "1.1.0+up.2"]);
+    upstream.git(&["switch", "--quiet", "--create", "aside"]);
+    let of_nobody = upstream.push("README", b"a branch that no service follows");
+    upstream.git(&["switch", "--quiet", "main"]);
     node.poll().await;
     until(async || who_lacks(&operator, "v1.0").await == expected[1]).await;
     assert_eq!(who_lacks(&operator, "2024").await, expected[1], "it may be short, as it is no prefix of a commit");
     let short = operator.get("/v1/fleet/rows?lacks=2025").await;
     assert!(short.status == 400 && short.problem().1.contains("at least 7 digits"), "{short:?}");
-    for unknown in ["0123456789", "v1.1"] {
-        assert_eq!(who_lacks(&operator, unknown).await, (vec![], 5), "nobody knows {unknown}");
+    for typed in ["1.1.0+up.2", "1.1.0%2Bup.2"] {
+        assert_eq!(who_lacks(&operator, typed).await, expected[1], "{typed}");
+    }
+    for old in [&of_nobody, &of_nobody[..7]] {
+        assert_eq!(who_lacks(&operator, old).await, (vec![], 5), "the mirror has it, and no service");
+    }
+    for path in ["lacks=0123456789", "lacks=v1.1", "lacks=v1.0&service=shopp", "lacks=v1.1&by=phase"] {
+        let kind = if path.ends_with("phase") { "summary" } else { "rows" };
+        let reply = operator.get(&format!("/v1/fleet/{kind}?{path}")).await;
+        assert_eq!((reply.status.as_u16(), reply.problem().0), (404, "unknown-revision"), "{path}: {reply:?}");
     }
     let summary = ask(&operator, &format!("/v1/fleet/summary?by=service&lacks={}", commits[3])).await;
     assert_eq!((&summary["groups"][0]["key"], &summary["groups"][0]["rows"]), (&json!("shop-prod"), &json!(3)));
@@ -261,6 +279,26 @@ async fn agents_that_lack_a_commit_are_found() {
     for (commit, expected) in commits.iter().zip(&expected) {
         assert_eq!(who_lacks(&operator, commit).await, *expected, "{commit}");
     }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn while_the_store_cannot_be_read_an_answer_names_it() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = home.start(config(&home, &upstream)).await;
+    node.published(|_| true).await;
+    let operator = Operator::of(&home, &node);
+    ask(&operator, "/v1/fleet/rows").await;
+    let (objects, away) = (home.data_dir().join("objects"), home.data_dir().join("away"));
+    std::fs::rename(&objects, &away).unwrap();
+    for path in ["/v1/fleet/rows?lacks=0123456789", "/v1/services/shop-prod/history"] {
+        let reply = operator.get(path).await;
+        let (kind, detail) = reply.problem();
+        assert!(reply.status == 503 && kind == "store-unavailable", "{path}: {reply:?}");
+        assert!(detail.contains("object store cannot be read") && detail.contains("`data_dir`"), "{path}: {detail}");
+    }
+    std::fs::rename(&away, &objects).unwrap();
+    assert_eq!(operator.get("/v1/fleet/rows?lacks=0123456789").await.status, 404);
     node.stop().await;
 }
 

@@ -1,5 +1,6 @@
-//! Query strings of the operator APIs: `key=value`, joined by `&`, without percent-encoding.
+//! Query strings: `key=value`, joined by `&`. Values are percent-decoded; `+` stays `+`, because versions have it.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -21,9 +22,32 @@ impl QueryError {
 }
 
 /// The pairs of a query string.
-pub fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+///
+/// # Errors
+/// A value cannot be decoded.
+pub fn pairs(query: &str) -> Result<Vec<(&str, Cow<'_, str>)>, QueryError> {
     let members = query.split('&').filter(|member| !member.is_empty());
-    members.map(|member| member.split_once('=').unwrap_or((member, "")))
+    let pairs = members.map(|member| member.split_once('=').unwrap_or((member, "")));
+    pairs.map(|(key, value)| Ok((key, decoded(key, value)?))).collect()
+}
+
+fn decoded<'a>(key: &str, value: &'a str) -> Result<Cow<'a, str>, QueryError> {
+    if !value.contains('%') {
+        return Ok(value.into());
+    }
+    let decode = || {
+        let (mut bytes, mut rest) = (Vec::with_capacity(value.len()), value.bytes());
+        while let Some(byte) = rest.next() {
+            let mut digit = || u8::try_from(char::from(rest.next()?).to_digit(16)?).ok();
+            bytes.push(if byte == b'%' { digit()? << 4 | digit()? } else { byte });
+        }
+        String::from_utf8(bytes).ok()
+    };
+    let key = key.escape_default();
+    let invalid = || {
+        QueryError(format!("`{key}`: after `%` come two hexadecimal digits, and together UTF-8; `%` itself is `%25`"))
+    };
+    Ok(decode().ok_or_else(invalid)?.into())
 }
 
 /// Parses the value of a key.
@@ -40,8 +64,14 @@ mod tests {
 
     #[test]
     fn pairs_are_parsed_and_errors_name_the_key() {
-        assert_eq!(pairs("a=1&b=&c&&d=2=3").collect::<Vec<_>>(), [("a", "1"), ("b", ""), ("c", ""), ("d", "2=3")]);
-        assert_eq!(pairs("").count(), 0);
+        let read =
+            |query| pairs(query).unwrap().into_iter().map(|(key, value)| format!("{key}: {value}")).collect::<Vec<_>>();
+        assert_eq!(read("a=1&b=&c&&d=2=3"), ["a: 1", "b: ", "c: ", "d: 2=3"]);
+        assert_eq!(read("a=1.0%2Bb+c&d=%e2%82%AC%26%3D%25"), ["a: 1.0+b+c", "d: €&=%"]);
+        assert!(read("").is_empty());
+        for wrong in ["a=%", "a=1&a=%2", "a=%2g", "a=%+2", "a=%ff", "a=%E2%82"] {
+            assert!(pairs(wrong).unwrap_err().to_string().starts_with("`a`: after `%`"), "{wrong}");
+        }
         assert_eq!(parsed::<u32>("limit", "5"), Ok(5));
         assert!(parsed::<u32>("limit", "x").unwrap_err().to_string().starts_with("`limit`: "));
     }

@@ -89,7 +89,8 @@ impl Answers {
         let mut state = self.state();
         let Some(own) = &state.own else { return status(404) };
         let query = request.uri().query().unwrap_or_default().to_owned();
-        let patterns = query::pairs(&query).find(|(key, _)| *key == "services").map(|(_, value)| value);
+        let patterns =
+            query::pairs(&query).unwrap().into_iter().find(|(key, _)| *key == "services").map(|(_, value)| value);
         let services: Vec<ServiceName> = match patterns {
             None => own.assigned.clone(),
             Some(patterns) => {

@@ -151,6 +151,17 @@ pub fn find_commit(repo: &gix::Repository, commit: &CommitId) -> Result<gix::Obj
     }
 }
 
+/// Whether a commit has this id, or one that begins so. `None`: that cannot be told.
+pub fn has_commit(repo: &gix::Repository, name: &str) -> Option<bool> {
+    let Ok(prefix) = gix::hash::Prefix::from_hex(name) else { return Some(false) };
+    match repo.objects.lookup_prefix(prefix, None).ok()? {
+        None => Some(false),
+        Some(Ok(id)) => Some(repo.find_header(id).ok()?.kind() == gix::object::Kind::Commit),
+        // Several objects.
+        Some(Err(())) => None,
+    }
+}
+
 /// The tag with the highest version in a range.
 fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<RefTarget>, gix::Error> {
     let mut tags = Vec::new();

@@ -28,7 +28,8 @@ use weir_upstream::{RepositoryConfig, Upstream, free_disk};
 
 pub use self::requests::{LfsFetchRequest, LfsFetchResult, MaintenanceRequest};
 use super::{
-    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext,
+    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, RevisionLookup, ServiceFailure,
+    SourceContext,
 };
 use crate::Service;
 
@@ -157,11 +158,17 @@ impl GitSource {
         Ok((RevisionId::from(&commit), listing))
     }
 
-    /// The revision that a tag names in the mirror.
-    pub(crate) fn tagged(&self, tag: &str) -> Option<RevisionId> {
-        let tag = Revision::Named(format!("refs/tags/{tag}"));
-        let commit = revision::resolve(&self.open().ok()?, &tag).ok()?;
-        Some(RevisionId::from(&commit))
+    /// What is called like a revision in the mirror: a tag, or a commit by its id or the beginning of it.
+    pub(crate) fn find_revision(&self, name: &str) -> RevisionLookup {
+        let Ok(mirror) = self.open() else { return RevisionLookup::Unknown };
+        if let Ok(commit) = revision::resolve(&mirror, &Revision::Named(format!("refs/tags/{name}"))) {
+            return RevisionLookup::Tag(RevisionId::from(&commit));
+        }
+        match revision::has_commit(&mirror, name.rsplit(':').next().unwrap_or_default()) {
+            Some(true) => RevisionLookup::Commit,
+            Some(false) => RevisionLookup::Nothing,
+            None => RevisionLookup::Unknown,
+        }
     }
 
     /// The LFS files that must be fetched before a service can be built at a revision.
