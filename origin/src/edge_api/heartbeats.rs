@@ -9,7 +9,7 @@ use weir_protocol::event::RevisionSeen;
 use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
-use weir_runtime::serve::{Body, RequestBody, RequestBodyError};
+use weir_runtime::serve::{Body, RequestBody};
 
 use super::EdgeApi;
 use super::problems;
@@ -22,8 +22,7 @@ impl EdgeApi {
         if request.method() != Method::POST {
             return Err(Problem::method_not_allowed("POST"));
         }
-        let body = request.into_body().read(MAX_REQUEST_BYTES).await;
-        let body = body.map_err(|error: RequestBodyError| Problem::malformed(error.to_string()))?;
+        let body = request.into_body().read(MAX_REQUEST_BYTES).await?;
         let request = HeartbeatRequest::parse(&body).map_err(|error| Problem::malformed(error.to_string()))?;
         let (snapshot, now) = (self.catalog.snapshot(), SystemTime::now());
         let statements: Vec<_> =

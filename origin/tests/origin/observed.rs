@@ -114,7 +114,9 @@ async fn messages_that_cannot_count_are_refused() {
     assert_eq!((reply.status.as_u16(), reply.allow.as_str()), (405, "POST"));
     let mut long = message(1);
     long["agents"][0]["version"] = json!("0".repeat(1 << 20));
-    let reply = report(&edge, long).await;
+    let reply = report(&edge, long.clone()).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (413, "too-large"));
+    let reply = edge.send(Method::POST, "/v1/heartbeats", &[], Some(long)).await;
     assert_eq!((reply.status.as_u16(), reply.problem().0), (413, "too-large"));
     let mut both_live = message(1);
     both_live["unheard"] = json!([]);
