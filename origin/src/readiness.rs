@@ -31,8 +31,8 @@ pub(crate) struct NodeHealth {
     pub(crate) access_files_unreadable: bool,
     /// Whether the certificates for edges and for operators have expired.
     pub(crate) certificates_have_expired: (bool, bool),
-    /// The store may have lost the definitions of operators.
-    pub(crate) store_is_new: bool,
+    /// Edges have services of which the store has no trace.
+    pub(crate) definitions_lost: bool,
     /// Repositories with objects but without a record.
     pub(crate) without_record: usize,
     /// Repositories whose publishing is suspended.
@@ -81,8 +81,9 @@ impl Problems {
                 "a file of keys or denials cannot be used, and edges keep its last valid content: the log says which line",
             ),
             (
-                self.node.store_is_new,
-                "the store is new and has no definitions of operators: if its data was lost, restore it",
+                self.node.definitions_lost,
+                "edges have services of which the store has no trace, and it has no definitions of operators: if its data was \
+                 lost, restore it",
             ),
         ] {
             reasons.extend(is_so.then(|| reason.to_owned()));
@@ -155,8 +156,8 @@ mod tests {
         let with = |node| Problems { node, ..Problems::default() }.readiness();
         let unreadable = NodeHealth { access_files_unreadable: true, ..NodeHealth::default() };
         assert!(matches!(with(unreadable), Readiness::Degraded(reasons) if reasons[0].contains("keys or denials")));
-        let missing = NodeHealth { store_is_new: true, ..NodeHealth::default() };
-        assert!(matches!(with(missing), Readiness::Degraded(reasons) if reasons[0].contains("the store is new")));
+        let missing = NodeHealth { definitions_lost: true, ..NodeHealth::default() };
+        assert!(matches!(with(missing), Readiness::Degraded(reasons) if reasons[0].contains("no trace")));
         let suspended = NodeHealth { suspended: 1, ..NodeHealth::default() };
         assert!(matches!(with(suspended), Readiness::Degraded(reasons) if reasons[0].contains("an operator confirms")));
         let lost = NodeHealth { without_record: 2, ..NodeHealth::default() };

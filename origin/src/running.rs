@@ -180,18 +180,6 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     ));
     let lost_definitions = LostDefinitions::new(&publisher, config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
-    if lost_definitions.is_store_new(SystemTime::now()) {
-        let store = match &config.cluster {
-            None => config.data_dir.display().to_string(),
-            Some(cluster) => format!("the {} of [cluster]", cluster.engine),
-        };
-        tracing::warn!(
-            store,
-            "the store of records is new and has no definitions of operators: if its data was lost, restore it; until operators \
-             define something, for a day at the most, requests for unknown services are answered with 503"
-        );
-    }
-
     metrics.show_retention(&config.retention);
     let streams = config.limits.event_streams;
     let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), &drain);
@@ -268,7 +256,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     clock: clocks.problem(now, Instant::now()),
                     access_files_unreadable: access_files.get() == 0,
                     certificates_have_expired: seen.have_expired(now),
-                    store_is_new: lost_definitions.is_store_new(now),
+                    definitions_lost: lost_definitions.evidence().is_some(),
                     without_record: lost_definitions.without_record(),
                     suspended: publisher.repositories.suspended().len(),
                     outside_cluster: view.as_ref().and_then(|view| view.outside()),

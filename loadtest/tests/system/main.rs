@@ -19,6 +19,7 @@ mod fuzz_seeds;
 mod gzip;
 mod kills;
 mod log_fields;
+mod lost_definitions;
 mod one_service;
 mod operators;
 mod outages;

@@ -1,6 +1,7 @@
 //! An origin that starts with nothing: operators define with curl what it mirrors and publishes, and agents follow.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,7 +18,7 @@ const REPOSITORY: &str = "/v1/repositories/shop";
 const SERVICE: &str = "/v1/services/shop-prod";
 
 /// A site whose origin has nothing in its file but an operators' listener, and the URL of that.
-async fn site() -> anyhow::Result<(Site, String)> {
+pub(crate) async fn site() -> anyhow::Result<(Site, String)> {
     let fill = |upstream: &weir_loadtest::git_repository::GitRepository| {
         upstream.write("deploy/prod/version", "1")?;
         upstream.write("deploy/stage/version", "stage")?;
@@ -32,6 +33,7 @@ async fn site() -> anyhow::Result<(Site, String)> {
                      [upstreams]\nprivate_addresses = true\n";
     fs::write(site.path("origin.toml"), format!("operator_listen = \"{listen}\"\n{nothing}{operators}"))?;
     fs::write(site.path("operator-token"), TOKEN)?;
+    fs::set_permissions(site.path("operator-token"), Permissions::from_mode(0o600))?;
     let git = site.git.as_ref().context("the Git server runs")?.url("shop");
     let (host, _) = git.trim_start_matches("https://").split_once('/').context("a URL has a path")?;
     let secrets = site.path("secrets").join(format!("https_{}", host.replace(':', "_")));

@@ -255,6 +255,11 @@ impl Repositories {
         self.repositories_of(service).iter().any(|repository| !self.is_withdrawn(repository, service))
     }
 
+    /// Whether a record has a trace of the service: it was published from this store, or is defined.
+    pub fn has_ever_had(&self, service: &ServiceName) -> bool {
+        self.map().values().any(|handle| handle.repository.known().services.contains_key(service))
+    }
+
     /// The repositories in which the service has a current version: for a while after a move there are two.
     pub fn repositories_of(&self, service: &ServiceName) -> Vec<RepositoryName> {
         let has_it = |handle: &Handle| {

@@ -45,11 +45,7 @@ impl StoreIdentity {
         match records.put(&key, bytes, Expect::Absent).await {
             PutOutcome::Done(_) => {
                 if is_empty {
-                    tracing::warn!(
-                        id = stored.id,
-                        "the store is empty: this is right for a new installation; otherwise data was lost, with what \
-                         operators defined"
-                    );
+                    tracing::info!(id = stored.id, "the store is new");
                 }
                 Ok(Self { id: Some(stored.id), created_at: from_unix(stored.created_at) })
             }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -32,8 +31,8 @@ metric_families! {
         unhealthy: IntGauge = "weir_origin_services_unhealthy";
         /// When a service was pinned, in Unix seconds, at the origin that owns its repository. Only pinned services have it.
         pinned: GaugeVec = "weir_origin_service_pinned_timestamp_seconds" { service };
-        /// 1 while data may have been lost: the store is new and has no definitions of operators, or a repository has objects
-        /// and no record. Requests for unknown services get 503. Alert on 1.
+        /// 1 while data may have been lost: an edge has a service of which the store has no trace and operators have defined
+        /// nothing, or a repository has objects and no record. Requests for unknown services get 503. Alert on 1.
         definitions_missing: IntGauge = "weir_origin_definitions_missing";
     }
 }
@@ -77,7 +76,7 @@ impl CatalogCollector {
             .set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
         self.show_pins(snapshot);
         let lost = &self.lost_definitions;
-        let missing = lost.is_store_new(SystemTime::now()) || lost.without_record() > 0;
+        let missing = lost.evidence().is_some() || lost.without_record() > 0;
         self.metrics.definitions_missing.set(missing.into());
     }
 

@@ -39,10 +39,11 @@ impl EdgeApi {
         request: &Request<RequestBody>,
         name: &ServiceName,
     ) -> Result<Response<Body>, Problem> {
-        let before = self.service(name).await?;
+        let edge_has_it = request.headers().contains_key(header::IF_NONE_MATCH);
+        let before = self.service(name, edge_has_it).await?;
         self.refresh(&before.repository).await?;
         // It may have been deleted.
-        let service = self.service(name).await?;
+        let service = self.service(name, edge_has_it).await?;
         match service.current() {
             Some(descriptor) => Ok(answer(request, &descriptor)),
             None => Err(self.not_published(&service)),
@@ -70,7 +71,8 @@ impl EdgeApi {
         name: &ServiceName,
         digest: &TarballDigest,
     ) -> Result<Response<Body>, Problem> {
-        let service = self.service(name).await?;
+        // An edge requests versions of services only that it has.
+        let service = self.service(name, true).await?;
         // What is retained never changes, but it expires, and new versions come.
         if !self.is_owner(&self.catalog.snapshot(), &service.repository) {
             Box::pin(self.refresh(&service.repository)).await?;
@@ -94,7 +96,8 @@ impl EdgeApi {
         }
     }
 
-    async fn service(&self, name: &ServiceName) -> Result<Arc<Service>, Problem> {
+    /// A defined service. `edge_has_it`: the edge that requests it has a version of it.
+    async fn service(&self, name: &ServiceName, edge_has_it: bool) -> Result<Arc<Service>, Problem> {
         if let Some(service) = self.catalog.service(name) {
             return Ok(service);
         }
@@ -105,7 +108,7 @@ impl EdgeApi {
                 return Ok(service);
             }
         }
-        let why = if let Some(why) = self.lost_definitions.why(SystemTime::now()) {
+        let why = if let Some(why) = self.lost_definitions.why(name, edge_has_it) {
             why
         } else if self.cluster.as_ref().is_some_and(|cluster| !cluster.cluster.view().agree) {
             "the configuration of this origin differs from that of others, which may define it"

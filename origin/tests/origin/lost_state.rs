@@ -18,20 +18,62 @@ async fn stopped() -> Stopped {
 }
 
 #[tokio::test]
-async fn after_the_loss_of_the_data_volume_unknown_services_are_not_denied() {
+async fn a_new_hub_is_ready_and_denies_unknown_services() {
+    let home = Home::new();
+    let (node, _) = operated(&home).await;
+    assert_eq!(node.get(&path_of(SERVICE)).await.status, 404);
+    assert_eq!(node.metric("weir_origin_definitions_missing").await, 0.0);
+    assert_eq!(node.admin("/readyz").await, (200, "ready\n".to_owned()));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn after_the_loss_of_the_data_volume_no_service_is_denied_that_an_edge_has() {
     let stopped = stopped().await;
     fs::remove_dir_all(stopped.home.data_dir()).unwrap();
     let (node, operator) = stopped.start().await;
-    let answer = node.get(&format!("/v1/services/{SERVICE}")).await;
+    // The very first request of an edge that has the service.
+    let tag = stopped.published.etag();
+    let asked = async || node.request(Method::GET, &path_of(SERVICE), &[("if-none-match", &tag)]).await;
+    let answer = asked().await;
     assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (503, "definitions-missing"));
     assert!(!answer.header("retry-after").is_empty());
+    // From now on neither for others, nor after an automated registration.
+    assert_eq!(operator.put("/v1/agents/cluster-1", json!({})).await.status, StatusCode::CREATED);
+    assert_not_denied(&node).await;
     assert_eq!(node.metric("weir_origin_definitions_missing").await, 1.0);
     let reasons = node.status().await["reasons"].to_string();
-    assert!(reasons.contains("the store is new"), "{reasons}");
+    assert!(reasons.contains("no trace"), "{reasons}");
     // Operators define something: it is a new installation.
     let document = json!({ "url": "https://git.example/blog.git" });
     assert_eq!(operator.put("/v1/repositories/blog", document).await.status, StatusCode::CREATED);
-    assert_eq!(node.get(&format!("/v1/services/{SERVICE}")).await.status, 404);
+    assert_eq!(asked().await.status, 404);
+    assert_eq!(node.metric("weir_origin_definitions_missing").await, 0.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_for_a_version_shows_that_an_edge_has_the_service() {
+    let stopped = stopped().await;
+    fs::remove_dir_all(stopped.home.data_dir()).unwrap();
+    let (node, _) = stopped.start().await;
+    let path = format!("{}/versions/{}", path_of(SERVICE), stopped.published.publication().digest);
+    assert_eq!(node.get(&path).await.status, 503);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_that_left_the_file_is_denied_to_edges_that_have_it() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let config = || crate::operator::config(&home, &upstream);
+    let node = home.start(config()).await;
+    let tag = node.published(|_| true).await.etag();
+    node.stop().await;
+    let mut without = config();
+    without.services.clear();
+    let node = home.start(without).await;
+    let answer = node.request(Method::GET, &path_of(SERVICE), &[("if-none-match", &tag)]).await;
+    assert_eq!(answer.status, 404, "{answer:?}");
     assert_eq!(node.metric("weir_origin_definitions_missing").await, 0.0);
     node.stop().await;
 }
