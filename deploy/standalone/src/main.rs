@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use weir_protocol::name::NodeName;
+use weir_runtime::identity::Role;
 use weir_runtime::output::print;
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{certificates, failure, telemetry};
@@ -50,7 +51,8 @@ enum Command {
     /// Write a certificate authority and a certificate for each role, to try the three processes
     ///
     /// The files have the names in the example configurations: ca.pem, origin, edge, edge-client, agent and operator (each .pem
-    /// and .key). A second run keeps the authority and the host names, adds the given ones, and renews every certificate.
+    /// and .key). A second run keeps the authority and the host names. With names of nodes it writes only their certificates; without any
+    /// it adds the given host names and renews every certificate.
     #[command(after_long_help = CERTIFICATES_EXAMPLES)]
     Certificates(CertificatesArguments),
 
@@ -69,19 +71,27 @@ Examples:
   weir certificates --out trial --host edge.example --host 10.0.0.7
       For an edge on another machine. A second run adds names to the existing certificates.
   weir certificates --out trial --agent cluster-a --agent cluster-b
-      Also writes agent-cluster-a.pem and agent-cluster-b.pem with their keys: an identity for each agent.";
+      Also writes agent-cluster-a.pem and agent-cluster-b.pem with their keys: an identity for each agent.
+  weir certificates --out trial --edge paris --host paris.example
+      A further edge: edge-paris.pem is for its listener and for its requests to origins.";
 
 #[derive(Debug, Args)]
 struct CertificatesArguments {
     /// The folder to write to
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// A DNS name or an IP address of origin and edge, in addition to localhost; takes several
+    /// A DNS name or an IP address of origins and edges, in addition to localhost; takes several
     #[arg(long, value_name = "NAME", num_args = 1..)]
     host: Vec<String>,
     /// An agent that gets a certificate of its own, agent-NAME; takes several
     #[arg(long, value_name = "NAME", num_args = 1..)]
     agent: Vec<NodeName>,
+    /// An edge that gets a certificate of its own, edge-NAME; takes several
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    edge: Vec<NodeName>,
+    /// An origin that gets a certificate of its own, origin-NAME; takes several
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    origin: Vec<NodeName>,
 }
 
 fn main() -> ExitCode {
@@ -97,8 +107,10 @@ fn main() -> ExitCode {
 
 fn write_certificates(arguments: &CertificatesArguments) -> anyhow::Result<()> {
     telemetry::init_logs("warn", LogFormat::Text)?;
-    let CertificatesArguments { out, host, agent } = arguments;
-    let written = certificates::write_for(out, host, agent)?;
+    let CertificatesArguments { out, host, agent, edge, origin } = arguments;
+    let nodes = [(Role::Origin, origin), (Role::Edge, edge), (Role::Agent, agent)];
+    let nodes: Vec<_> = nodes.iter().flat_map(|(role, names)| names.iter().map(|name| (*role, name.clone()))).collect();
+    let written = certificates::write_for(out, host, &nodes)?;
     print(format_args!("{}: {}", out.display(), written.join(" ")))?;
     print("Keep ca.key away from the nodes: it can issue a certificate for any of them.")?;
     Ok(())

@@ -19,6 +19,7 @@ use weir_loadtest::scrape::Metrics;
 use weir_protocol::token::{Claims, SigningKey, unix_seconds};
 use weir_runtime::certificates;
 use weir_runtime::http_client::{Http2Client, http2_client};
+use weir_runtime::identity::Role;
 use weir_runtime::tls;
 
 use crate::agents::labels;
@@ -102,7 +103,7 @@ repository = [{{ name = "shop", url = "{}", poll_interval = "2s", min_poll_inter
         let (mut edges, mut addresses) = (Vec::new(), Vec::new());
         for number in 1..=EDGES {
             let (address, admin, name) = (free_address()?, free_address()?, format!("edge-{number}"));
-            certificates::write_edge(dir.path(), &name.parse()?)?;
+            certificates::write_for(dir.path(), &[], &[(Role::Edge, name.parse()?)])?;
             let config = format!(
                 r#"
 name = "{name}"

@@ -3,7 +3,7 @@
 //! Production uses another authority (cert-manager, SPIRE, a company CA). Weir only needs the URI
 //! `spiffe://weir/<role>/<name>` among a certificate's subject alternative names.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::ops::Range;
@@ -24,7 +24,8 @@ use super::tls;
 use weir_protocol::name::NodeName;
 
 const CA_NAME: &str = "Weir trial CA";
-const AGENT_PREFIX: &str = "agent-";
+/// The roles whose nodes may have a certificate of their own, `<role>-<name>`.
+const OF_THEIR_OWN: [Role; 3] = [Role::Origin, Role::Edge, Role::Agent];
 
 /// The name in `agent.pem`.
 pub const AGENT: &str = "cluster-1";
@@ -60,6 +61,13 @@ impl<'a> Leaf<'a> {
         Self { connects_as: Some(Role::Origin), ..Self::server(file, name) }
     }
 
+    /// The certificate of one node, which is all that it needs: an edge listens and connects to origins with the same.
+    fn of_its_own((role, name): &'a (Role, NodeName)) -> Self {
+        let file = file_of(*role, name);
+        let serves = matches!(role, Role::Origin | Role::Edge);
+        Self { serves, ..Self::client(file, name.as_str(), *role) }
+    }
+
     fn local_names(&self) -> Vec<String> {
         if self.serves { LOCAL_NAMES.map(str::to_owned).to_vec() } else { Vec::new() }
     }
@@ -86,13 +94,22 @@ pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
     write_for(dir, hosts, &[])
 }
 
-/// The same, with `agent-<name>` for each of `agents`.
+/// The same, with `<role>-<name>` for each of `nodes`: origins, edges or agents.
 ///
-/// An existing authority is kept, and issues all certificates again: each with the host names that it has, and `hosts`.
+/// An existing authority is kept. It issues the certificates of `nodes`, and without any all certificates again: each with the
+/// host names that it has, and `hosts`.
 ///
 /// # Errors
-/// As [`write()`], or an existing certificate cannot be read.
-pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::Result<Vec<String>> {
+/// As [`write()`], or an existing certificate cannot be read, or a name is that of another file.
+pub fn write_for(dir: &Path, hosts: &[String], nodes: &[(Role, NodeName)]) -> anyhow::Result<Vec<String>> {
+    for (role, name) in nodes {
+        let file = file_of(*role, name);
+        anyhow::ensure!(
+            leaves().iter().all(|leaf| leaf.file != file),
+            "the {role} cannot be called `{name}`: {file}.pem is another certificate",
+            role = role.as_str()
+        );
+    }
     for host in hosts {
         ServerName::try_from(host.as_str())
             .map_err(|_| anyhow::anyhow!("the host `{host}` is neither a DNS name nor an IP address"))?;
@@ -120,19 +137,21 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
          every node must then be given",
         ca_pem.display()
     );
-    let key = if ca_pem.exists() {
-        let pem = fs::read_to_string(&ca_key).with_context(|| format!("cannot read {}", ca_key.display()))?;
-        KeyPair::from_pem(&pem).with_context(|| format!("{} is not a private key", ca_key.display()))?
-    } else {
+    let is_new = !ca_pem.exists();
+    let key = if is_new {
         let key = KeyPair::generate()?;
         put("ca.key".to_owned(), key.serialize_pem())?;
         put("ca.pem".to_owned(), authority()?.self_signed(&key)?.pem())?;
         key
+    } else {
+        let pem = fs::read_to_string(&ca_key).with_context(|| format!("cannot read {}", ca_key.display()))?;
+        KeyPair::from_pem(&pem).with_context(|| format!("{} is not a private key", ca_key.display()))?
     };
     let issuer = Issuer::new(authority()?, key);
-    let agents: BTreeSet<NodeName> = agents.iter().cloned().chain(agents_in(dir)?).collect();
-    let agents = agents.iter().map(|name| Leaf::client(format!("{AGENT_PREFIX}{name}"), name.as_str(), Role::Agent));
-    for leaf in leaves().into_iter().chain(agents) {
+    let of_roles = if is_new || nodes.is_empty() { leaves() } else { Vec::new() };
+    let nodes = if nodes.is_empty() { nodes_in(dir)? } else { nodes.to_vec() };
+    let nodes: BTreeMap<String, _> = nodes.into_iter().map(|node| (file_of(node.0, &node.1), node)).collect();
+    for leaf in of_roles.into_iter().chain(nodes.values().map(Leaf::of_its_own)) {
         let pem = dir.join(format!("{}.pem", leaf.file));
         let mut names = if pem.exists() { tls::host_names(&pem)? } else { leaf.local_names() };
         if leaf.serves {
@@ -156,22 +175,13 @@ pub fn write_origin(dir: &Path, name: &NodeName, hosts: &[String]) -> anyhow::Re
     write_leaf(dir, &leaf, names, from_now(LEAF_LIFE))
 }
 
-/// Writes `edge-<name>.pem` and `.key` for a further edge, as a client, signed by the authority in the directory.
-///
-/// # Errors
-/// A file cannot be read or written.
-pub fn write_edge(dir: &Path, name: &NodeName) -> anyhow::Result<()> {
-    let leaf = Leaf::client(format!("edge-{name}"), name.as_str(), Role::Edge);
-    write_leaf(dir, &leaf, Vec::new(), from_now(LEAF_LIFE))
-}
-
 /// Writes `agent-<name>.pem` and `.key` for an agent in another trust domain, signed by the authority in the directory.
 ///
 /// # Errors
 /// As [`write_origin`].
 pub fn write_agent_in(dir: &Path, name: &NodeName, trust_domain: TrustDomain) -> anyhow::Result<()> {
-    let agent = Leaf::client(format!("{AGENT_PREFIX}{name}"), name.as_str(), Role::Agent);
-    write_leaf(dir, &Leaf { trust_domain, ..agent }, Vec::new(), from_now(LEAF_LIFE))
+    let agent = (Role::Agent, name.clone());
+    write_leaf(dir, &Leaf { trust_domain, ..Leaf::of_its_own(&agent) }, Vec::new(), from_now(LEAF_LIFE))
 }
 
 /// Replaces one of the certificates by one that has expired, for tests.
@@ -222,15 +232,26 @@ fn from_now(life: Duration) -> Range<SystemTime> {
     now - BACKDATE..now + life
 }
 
-/// The agents that have a certificate of their own in a directory.
-fn agents_in(dir: &Path) -> anyhow::Result<Vec<NodeName>> {
-    let mut agents = Vec::new();
+/// The name of a node's own files, without extension.
+fn file_of(role: Role, name: &NodeName) -> String {
+    format!("{}-{name}", role.as_str())
+}
+
+/// The nodes that have a certificate of their own in a directory.
+fn nodes_in(dir: &Path) -> anyhow::Result<Vec<(Role, NodeName)>> {
+    let mut nodes = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let file = entry?.file_name();
-        let name = file.to_str().and_then(|file| file.strip_prefix(AGENT_PREFIX)?.strip_suffix(".pem"));
-        agents.extend(name.and_then(|name| name.parse::<NodeName>().ok()));
+        let Some(file) = file.to_str().and_then(|file| file.strip_suffix(".pem")) else { continue };
+        if leaves().iter().any(|leaf| leaf.file == file) {
+            continue;
+        }
+        nodes.extend(OF_THEIR_OWN.iter().filter_map(|role| {
+            let name = file.strip_prefix(role.as_str())?.strip_prefix('-')?;
+            Some((*role, name.parse().ok()?))
+        }));
     }
-    Ok(agents)
+    Ok(nodes)
 }
 
 impl Leaf<'_> {
@@ -265,7 +286,9 @@ mod tests {
     #[test]
     fn client_certificates_have_a_role_and_server_certificates_host_names() {
         let dir = tempfile::tempdir().unwrap();
-        let written = write_for(dir.path(), &["edge.example".to_owned()], &["cluster-2".parse().unwrap()]).unwrap();
+        let written =
+            write_for(dir.path(), &["edge.example".to_owned()], &[(Role::Agent, "cluster-2".parse().unwrap())])
+                .unwrap();
         assert_eq!(written.len(), 14);
         for (file, shown) in [
             ("origin", Some("spiffe://weir/origin/origin-1")),
@@ -287,10 +310,19 @@ mod tests {
     fn a_second_run_keeps_the_authority_the_host_names_and_the_agents() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join(name);
-        write_for(dir.path(), &["edge.example".to_owned(), "10.0.0.1".to_owned()], &["b".parse().unwrap()]).unwrap();
+        let node = |role, name: &str| [(role, name.parse().unwrap())];
+        write_for(dir.path(), &["edge.example".to_owned(), "10.0.0.1".to_owned()], &node(Role::Agent, "b")).unwrap();
         let read = |name: &str| fs::read(file(name)).unwrap();
         let before = ["ca.pem", "edge.pem", "agent-b.pem"].map(read);
-        let written = write_for(dir.path(), &["fe80::1".to_owned()], &["c".parse().unwrap()]).unwrap();
+        let more = write_for(dir.path(), &["paris.example".to_owned()], &node(Role::Edge, "paris")).unwrap();
+        assert_eq!(more, ["edge-paris.pem", "edge-paris.key"], "what is there is as it was");
+        assert!(tls::host_names(&file("edge-paris.pem")).unwrap().contains(&"paris.example".to_owned()));
+        let certificates = tls::read_certificates(&file("edge-paris.pem"), "it").unwrap();
+        let identity = Identity::of_certificate(&certificates[0], &TrustDomain::default()).unwrap();
+        assert_eq!((identity.role, identity.name.as_str()), (Role::Edge, "paris"));
+        let error = write_for(dir.path(), &[], &node(Role::Edge, "client")).unwrap_err().to_string();
+        assert!(error.contains("edge-client.pem is another certificate"), "{error}");
+        let written = write_for(dir.path(), &["fe80::1".to_owned()], &[]).unwrap();
         assert_eq!(written.len(), 14);
         let now = ["ca.pem", "edge.pem", "agent-b.pem"].map(read);
         assert_eq!([0, 1, 2].map(|file| before[file] == now[file]), [true, false, false]);

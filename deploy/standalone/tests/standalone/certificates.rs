@@ -19,10 +19,16 @@ fn certificates_writes_the_files_of_the_examples_with_private_keys() -> anyhow::
             "--agent",
             "a",
             "b",
+            "--edge",
+            "paris",
+            "--origin",
+            "two",
         ])
         .output()?;
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    for name in ["ca", "origin", "edge", "edge-client", "agent", "agent-a", "agent-b", "operator"] {
+    for name in
+        ["ca", "origin", "edge", "edge-client", "agent", "agent-a", "agent-b", "edge-paris", "origin-two", "operator"]
+    {
         assert!(out.join(format!("{name}.pem")).exists(), "{name}.pem");
         let key = fs::metadata(out.join(format!("{name}.key")))?;
         assert_eq!(key.permissions().mode() & 0o777, 0o600, "{name}.key");
