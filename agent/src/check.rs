@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
-use weir_runtime::secret_file::mode_warning;
+use weir_runtime::secret_file::mode_warnings;
 use weir_runtime::tls::{self, Purpose};
 use weir_runtime::writable_directory;
 
@@ -72,7 +72,7 @@ fn token_error(file: &Path) -> Option<String> {
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let secrets = [("client_key", &config.client_key), ("token_file", &config.token_file)];
-    secrets.into_iter().filter_map(|(key, file)| mode_warning(key, file.as_deref()?)).collect()
+    mode_warnings(secrets.into_iter().filter_map(|(key, file)| Some((key.to_owned(), file.as_deref()?))))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use weir_runtime::access_files::AccessFiles;
 use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
 use weir_runtime::operator_token::OperatorToken;
-use weir_runtime::secret_file::mode_warning;
+use weir_runtime::secret_file::mode_warnings;
 use weir_runtime::tls::{self, Purpose};
 use weir_runtime::writable_directory;
 
@@ -76,10 +76,10 @@ pub fn files(config: &Config) -> FileCheck {
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let own = [("[tls] key", Some(&config.tls.key)), ("[admin]", config.admin.operator_token_file.as_ref())];
-    let own = own.into_iter().filter_map(|(key, file)| mode_warning(key, file?));
-    let origins = config.origins.iter().filter_map(|origin| mode_warning("[[origin]] client_key", &origin.client_key));
-    let shields = config.shields.iter().filter_map(|shield| mode_warning("[[shield]] client_key", &shield.client_key));
-    own.chain(origins).chain(shields).collect()
+    let origins = config.origins.iter().map(|origin| ("[[origin]] client_key", Some(&origin.client_key)));
+    let shields = config.shields.iter().map(|shield| ("[[shield]] client_key", Some(&shield.client_key)));
+    let named = own.into_iter().chain(origins).chain(shields);
+    mode_warnings(named.filter_map(|(key, file)| Some((key.to_owned(), file?.as_path()))))
 }
 
 #[cfg(test)]

@@ -81,12 +81,12 @@ impl Config {
             ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
             ("[cluster] `etcd.key`", self.etcd().and_then(|etcd| etcd.key.as_ref())),
         ];
-        let own = own.into_iter().filter_map(|(key, file)| secret_file::mode_warning(key, file?));
-        let warnings = own.chain(self.repositories.iter().flat_map(|repository| {
+        let own = own.into_iter().filter_map(|(key, file)| Some((key.to_owned(), file?.as_path())));
+        let of_repositories = self.repositories.iter().flat_map(|repository| {
             let what = move |key| format!("repository `{}`: `{key}`", repository.name);
-            repository.secrets().filter_map(move |(key, file)| secret_file::mode_warning(&what(key), file))
-        }));
-        warnings.collect()
+            repository.secrets().map(move |(key, file)| (what(key), file))
+        });
+        secret_file::mode_warnings(own.chain(of_repositories))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Files that hold secrets: private keys, tokens, passwords.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -12,10 +13,26 @@ pub(crate) const FORBIDDEN_PERMISSIONS: u32 = 0o037;
 
 const GROUP_READ: u32 = 0o040;
 
-/// A warning about a file whose mode lets others read or change the secret in it. `None` also when there is no such file.
+/// A warning for each file whose mode lets others read or change the secret in it, however many keys name the file.
 ///
-/// `key`: what names the file in the configuration.
-pub fn mode_warning(key: &str, path: &Path) -> Option<String> {
+/// `named`: the keys of the configuration, with the files that they name. A file need not exist.
+pub fn mode_warnings<'f>(named: impl IntoIterator<Item = (String, &'f Path)>) -> Vec<String> {
+    let mut files = Vec::<(&Path, String, usize)>::new();
+    let mut places = HashMap::new();
+    for (key, path) in named {
+        let place = *places.entry(path).or_insert(files.len());
+        match files.get_mut(place) {
+            Some((_, _, others)) => *others += 1,
+            None => files.push((path, key, 0)),
+        }
+    }
+    let and_others = |others: usize| if others == 0 { String::new() } else { format!(" (and {others} more keys)") };
+    let warnings = files.into_iter().filter_map(|(path, key, others)| mode_warning(&(key + &and_others(others)), path));
+    warnings.collect()
+}
+
+/// `None` also when there is no such file.
+fn mode_warning(key: &str, path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let mode = metadata.permissions().mode() & 0o7777;
     let (file, group) = (path.display(), metadata.gid());
@@ -56,6 +73,21 @@ mod tests {
                 warning.is_none_or(|text| text.contains(&format!("{mode:04o}")) && text.starts_with("token_file: "))
             );
         }
+    }
+
+    #[test]
+    fn a_file_that_several_keys_name_is_warned_of_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let [shared, own] = ["shared", "own"].map(|name| dir.path().join(name));
+        for file in [&shared, &own] {
+            fs::write(file, "").unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let named =
+            (0..30).map(|i| (format!("repository `{i}`"), shared.as_path())).chain([("key".to_owned(), own.as_path())]);
+        let warnings = mode_warnings(named);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].starts_with("repository `0` (and 29 more keys): ") && warnings[1].starts_with("key: "));
     }
 
     #[test]
