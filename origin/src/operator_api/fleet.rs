@@ -20,7 +20,7 @@ use super::conditions::precondition;
 use super::document::{Document, listing};
 use super::page::Page;
 use super::problems;
-use super::validation::{Object, ParsedDocument};
+use super::validation::{Object, ParsedDocument, explained};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
 use crate::config::{AssignmentConfig, EntryDocument};
@@ -137,7 +137,7 @@ impl OperatorApi {
         let effect = spawn_blocking(move || {
             let change: FleetChange = match body.is_empty() {
                 true => FleetChange::default(),
-                false => weir_protocol::json::from_slice(&body).map_err(|error| error.to_string())?,
+                false => weir_protocol::json::from_slice(&body).map_err(|error| explained(&error))?,
             };
             let list = list.map(|list| AccessList::parse(&list)).transpose().map_err(|error| error.to_string())?;
             let denied: BTreeSet<NodeName> = list.iter().flat_map(AccessList::denied_agents).cloned().collect();

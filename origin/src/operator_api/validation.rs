@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_model::ValidationError;
 use weir_protocol::name::RepositoryName;
+use weir_runtime::config::suggestion;
 use weir_source::{ChartName, Followed, RefText, ServiceConfig};
 use weir_upstream::{DefinedBy, RepositoryConfig, SourceKind, UpstreamsConfig};
 
@@ -138,7 +139,7 @@ pub(super) fn read_with<T: Object>(
         return Err(limited(errors));
     }
     let document =
-        serde_json::from_value::<T>(Value::Object(fields)).map_err(|error| limited(whole(error.to_string())))?;
+        serde_json::from_value::<T>(Value::Object(fields)).map_err(|error| limited(whole(explained(&error))))?;
     errors.extend(document.check().into_iter().chain(more(&document)).take(MAX_ERRORS + 1));
     if errors.is_empty() { Ok(ParsedDocument { document, based_on }) } else { Err(limited(errors)) }
 }
@@ -166,7 +167,16 @@ fn field_error<T: Object>(field: &str, value: &Value) -> Option<ValidationError>
         .collect();
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
-    Some(ValidationError::new(field.chars().take(100).collect::<String>(), error.to_string()))
+    Some(ValidationError::new(field.chars().take(100).collect::<String>(), explained(&error)))
+}
+
+/// What is wrong, and what to write instead: first, because the names that there are may be cut off.
+pub(super) fn explained(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    match (suggestion(&message), message.split_once(", expected ")) {
+        (Some(suggestion), Some((unknown, expected))) => format!("{unknown}; {suggestion} Expected {expected}"),
+        _ => message,
+    }
 }
 
 /// Why `ref` and `chart` of a service have no meaning for its repository, whose kind `kind_of` says.

@@ -12,6 +12,7 @@ use weir_protocol::query::{self, QueryError};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
+use super::validation::explained;
 use crate::versions::{ChangeRequest, Versions};
 
 /// Publications in a page by default.
@@ -73,7 +74,8 @@ impl VersionRequest {
         if body.is_empty() {
             return Ok(Self { digest: None, generation: None });
         }
-        weir_protocol::json::from_slice(body).map_err(|error| Problem::malformed(format!("the body: {error}.")))
+        weir_protocol::json::from_slice(body)
+            .map_err(|error| Problem::malformed(format!("the body: {}.", explained(&error))))
     }
 
     /// Publishes a retained version again, and pins the service to it.

@@ -130,16 +130,17 @@ fn explained(text: &str, mut error: toml::de::Error) -> String {
         _ if message.starts_with("invalid type: ") && message.ends_with("expected a string") => {
             Some(format!("{message}: write it in quotes, \"{value}\""))
         }
-        _ if message.starts_with("unknown ") => {
-            let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-            names
-                .split_first()
-                .and_then(|(unknown, known)| Some(format!("{message}; did you mean `{}`?", nearest(unknown, known)?)))
-        }
-        _ => None,
+        _ => suggestion(message).map(|suggestion| format!("{message}; {suggestion}")),
     };
     let text = error.to_string();
     better.map_or_else(|| text.clone(), |better| text.replacen(message, &better, 1)).trim_end().to_owned()
+}
+
+/// What to write instead of an unknown name, of which an error of serde complains: a similar name.
+pub fn suggestion(message: &str) -> Option<String> {
+    let names: Vec<&str> = message.strip_prefix("unknown ")?.split('`').skip(1).step_by(2).collect();
+    let (unknown, known) = names.split_first()?;
+    Some(format!("did you mean `{}`?", nearest(unknown, known)?))
 }
 
 /// The text with a star for each byte of a URL's user and password: errors are logged.
