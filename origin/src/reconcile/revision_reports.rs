@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use weir_protocol::event::{EventKind, RevisionSeen};
-use weir_publish::SeenTip;
+use weir_publish::{PublishError, SeenTip};
 
 use super::repository::{Repository, Services};
 use super::revisions::Revisions;
@@ -78,8 +78,16 @@ impl RevisionReports {
         }
         let (publisher, repository) = (self.repository.context.publisher.clone(), self.repository.name.clone());
         tokio::spawn(async move {
-            if let Err(error) = publisher.add_tips(&repository, tips).await {
-                tracing::warn!(%repository, %error, "a tip could not be stored: whether agents lack it will not be known");
+            match publisher.add_tips(&repository, tips).await {
+                Ok(()) => {}
+                // The next owner polls, and stores it.
+                Err(error @ (PublishError::NotOwner(_) | PublishError::ShuttingDown)) => {
+                    tracing::debug!(%repository, %error, "a tip is left to the next owner");
+                }
+                Err(error) => tracing::warn!(
+                    %repository, %error,
+                    "a tip could not be stored: whether agents lack it will not be known"
+                ),
             }
         });
     }
