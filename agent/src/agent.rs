@@ -10,7 +10,7 @@ use prometheus::Registry;
 use tokio::sync::watch;
 use weir_protocol::name::ServiceName;
 use weir_release::{Modes, Pins, RootLock, read_pins};
-use weir_runtime::admin::{Admin, Readiness};
+use weir_runtime::admin::{Admin, Readiness, metrics_token};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::HttpMetrics;
@@ -110,7 +110,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         Some(listen) => {
             process_metrics::register(&registry)?;
             let http_metrics = HttpMetrics::register(&registry)?;
-            let admin = admin(&composition, registry.clone(), services.clone());
+            let admin = admin(&composition, registry.clone(), services.clone())?;
             match admin.start(listen, &http_metrics).await {
                 Ok(address) => Some(address),
                 Err(error) => {
@@ -154,7 +154,7 @@ async fn watch_pins(root: PathBuf, pins: watch::Sender<Arc<Pins>>, drain: Drain)
     }
 }
 
-fn admin(composition: &Composition, registry: Registry, services: Arc<Services>) -> Admin {
+fn admin(composition: &Composition, registry: Registry, services: Arc<Services>) -> anyhow::Result<Admin> {
     let (name, edges, started) = (composition.config.name.clone(), composition.edges.clone(), composition.started);
     let (drain, all) = (composition.drain.clone(), services.clone());
     let ready = move || {
@@ -165,7 +165,8 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
         readiness(&all.statuses(), are_known, all.age(Instant::now()), SystemTime::now())
     };
     let status_readiness = ready.clone();
-    Admin {
+    let metrics_token = metrics_token(composition.config.admin.metrics_token_file.as_deref()).context("[admin]")?;
+    Ok(Admin {
         registry,
         ready: Arc::new(ready),
         status: Arc::new(move |_| {
@@ -187,8 +188,9 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
                 "edges": edges.overview().collect::<Vec<_>>(),
             }))
         }),
+        metrics_token,
         drain: composition.drain.clone(),
-    }
+    })
 }
 
 impl Running {

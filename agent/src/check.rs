@@ -7,8 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
+use weir_runtime::admin::METRICS_TOKEN;
 use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
+use weir_runtime::operator_token::OperatorToken;
 use weir_runtime::secret_file::mode_warnings;
 use weir_runtime::tls::{self, Purpose};
 use weir_runtime::writable_directory;
@@ -41,6 +43,11 @@ pub fn files(config: &Config) -> FileCheck {
             report("trust", &error);
         }
     }
+    if let Some(Err(error)) =
+        config.admin.metrics_token_file.as_deref().map(|file| OperatorToken::open(METRICS_TOKEN, file))
+    {
+        report("[admin]", &error);
+    }
     if let Some(file) = config.token_file.as_deref() {
         match token_error(file) {
             Some(error) => report("token_file", &error),
@@ -71,7 +78,9 @@ fn token_error(file: &Path) -> Option<String> {
 /// The secret files that other users can read or change.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
-    let secrets = [("client_key", &config.client_key), ("token_file", &config.token_file)];
+    let metrics_token = &config.admin.metrics_token_file;
+    let secrets =
+        [("client_key", &config.client_key), ("token_file", &config.token_file), (METRICS_TOKEN, metrics_token)];
     mode_warnings(secrets.into_iter().filter_map(|(key, file)| Some((key.to_owned(), file.as_deref()?))))
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
+use weir_runtime::admin::AdminConfig;
 use weir_runtime::config::{self, ConfigError, duration, size};
 use weir_runtime::host_name::host_name;
 use weir_runtime::http_client::ProxyUrl;
@@ -107,6 +108,8 @@ pub struct Config {
     pub name: NodeName,
     /// Listener of `/livez`, `/readyz`, `/metrics` and `/status`: plain HTTP.
     pub admin_listen: Option<SocketAddr>,
+    /// Access to `admin_listen`.
+    pub admin: AdminConfig,
     /// Required. URLs of edges: `https://host[:port]`. The agent uses the best; while that fails, the next one that works.
     pub edges: Vec<EdgeUrl>,
     /// Which of the edges is best.
@@ -215,6 +218,7 @@ impl Default for Config {
         Self {
             name: host_name(),
             admin_listen: None,
+            admin: AdminConfig::default(),
             edges: Vec::new(),
             edge_order: EdgeOrder::Spread,
             edge_retry_interval: Duration::from_secs(60),
@@ -273,9 +277,12 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = config::read(path)?;
         let base = config::base_dir(path);
-        let Self { ca, root, client_certificate, client_key, token_file, trust, services, .. } = &mut config;
+        let Self { ca, root, client_certificate, client_key, token_file, admin, trust, services, .. } = &mut config;
         let pinned = trust.iter_mut().map(|entry| &mut entry.keys);
-        let optional = [client_certificate, client_key, token_file].into_iter().flatten().chain(pinned);
+        let optional = [client_certificate, client_key, token_file, &mut admin.metrics_token_file]
+            .into_iter()
+            .flatten()
+            .chain(pinned);
         // An empty path is a missing key, which `validate` reports.
         let hooks = services.iter_mut().flat_map(ServiceConfig::paths);
         for path in [ca, root].into_iter().chain(optional).chain(hooks).filter(|path| !path.as_os_str().is_empty()) {

@@ -6,9 +6,10 @@ use std::fmt::Display;
 use std::time::SystemTime;
 
 use weir_runtime::access_files::AccessFiles;
+use weir_runtime::admin::METRICS_TOKEN;
 use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
-use weir_runtime::operator_token::OperatorToken;
+use weir_runtime::operator_token::{OPERATOR_TOKEN, OperatorToken};
 use weir_runtime::secret_file::mode_warnings;
 use weir_runtime::tls::{self, Purpose};
 use weir_runtime::writable_directory;
@@ -47,9 +48,12 @@ pub fn files(config: &Config) -> FileCheck {
             report("[[auth.issuer]] ca", &error);
         }
     }
-    let token = config.admin.operator_token_file.as_deref().filter(|_| config.admin_listen.is_some());
-    if let Some(Err(error)) = token.map(OperatorToken::open) {
-        report("[admin]", &error);
+    let tokens =
+        [(OPERATOR_TOKEN, &config.admin.operator_token_file), (METRICS_TOKEN, &config.admin.metrics_token_file)];
+    for (key, file) in tokens.into_iter().filter(|_| config.admin_listen.is_some()) {
+        if let Some(Err(error)) = file.as_deref().map(|file| OperatorToken::open(key, file)) {
+            report("[admin]", &error);
+        }
     }
     let (dir, disk) = (&config.cache.dir, config.cache.disk);
     if !dir.as_os_str().is_empty() {
@@ -75,10 +79,13 @@ pub fn files(config: &Config) -> FileCheck {
 /// The secret files that other users can read or change.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
-    let own = [("[tls] key", Some(&config.tls.key)), ("[admin]", config.admin.operator_token_file.as_ref())];
+    let admin = &config.admin;
+    let own =
+        [("[tls] key", Some(&config.tls.key)), ("[admin] operator_token_file", admin.operator_token_file.as_ref())];
+    let own = own.into_iter().chain([("[admin] metrics_token_file", admin.metrics_token_file.as_ref())]);
     let origins = config.origins.iter().map(|origin| ("[[origin]] client_key", Some(&origin.client_key)));
     let shields = config.shields.iter().map(|shield| ("[[shield]] client_key", Some(&shield.client_key)));
-    let named = own.into_iter().chain(origins).chain(shields);
+    let named = own.chain(origins).chain(shields);
     mode_warnings(named.filter_map(|(key, file)| Some((key.to_owned(), file?.as_path()))))
 }
 

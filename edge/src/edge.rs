@@ -9,7 +9,7 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use weir_cache::Cache;
 use weir_cache::clock::Clock;
-use weir_runtime::admin::Admin;
+use weir_runtime::admin::{Admin, metrics_token};
 use weir_runtime::bounds;
 use weir_runtime::directory_lock::{DirectoryLock, Released};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
@@ -301,6 +301,7 @@ fn operator_api(
         ready: Arc::new(move || ready.readiness()),
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         drain: drain.clone(),
+        metrics_token: metrics_token(config.admin.metrics_token_file.as_deref())?,
     };
     OperatorApi::new(listen, &config.admin, admin, status.clone())
 }

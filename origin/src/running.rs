@@ -17,7 +17,7 @@ use weir_ownership::Event;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::{Collector, Options, PublishMetrics, Publisher, Signer, Started, StoredDefinitions, Validity};
-use weir_runtime::admin::Admin;
+use weir_runtime::admin::{self, Admin};
 use weir_runtime::config::changed_keys;
 use weir_runtime::directory_lock::Released;
 use weir_runtime::file_watch::{WatchedFiles, fingerprint};
@@ -265,6 +265,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                 readiness(&shown, node)
             });
             let (shown, how) = (catalog.clone(), ready.clone());
+            let metrics_token =
+                admin::metrics_token(config.admin.metrics_token_file.as_deref()).context("[admin]")?;
             let admin = Admin {
                 registry,
                 ready,
@@ -275,6 +277,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     }
                     Ok(status)
                 }),
+                metrics_token,
                 drain: drain.clone(),
             };
             match admin.start(listen, &http).await {

@@ -12,6 +12,10 @@ pub struct AdminConfig {
     /// each request. Without it, purges are rejected.
     #[serde(default)]
     pub operator_token_file: Option<PathBuf>,
+    /// File with a token that `/metrics` requires (`Authorization: Bearer …`): one line of 16 to 4,096 visible characters, read
+    /// for each request. Without it, everyone who reaches the port reads the metrics, which name repositories and services.
+    #[serde(default)]
+    pub metrics_token_file: Option<PathBuf>,
     /// Serve `admin_listen` with the certificate of `[tls]`.
     #[serde(default)]
     pub tls: bool,

@@ -148,6 +148,7 @@ impl Config {
         let base = base_dir(path);
         let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
         paths.extend(&mut config.admin.operator_token_file);
+        paths.extend(&mut config.admin.metrics_token_file);
         paths.extend(&mut config.peers.ca);
         for origin in config.origins.iter_mut().chain(&mut config.shields) {
             paths.extend([&mut origin.ca, &mut origin.client_certificate, &mut origin.client_key]);

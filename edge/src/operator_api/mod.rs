@@ -21,7 +21,7 @@ use weir_protocol::query;
 use weir_runtime::admin::{self, Admin};
 use weir_runtime::cross_site;
 use weir_runtime::metric_families;
-use weir_runtime::operator_token::OperatorToken;
+use weir_runtime::operator_token::{OPERATOR_TOKEN, OperatorToken};
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_runtime::shutdown::Drain;
 
@@ -61,7 +61,8 @@ impl OperatorApi {
         status: Arc<Status>,
     ) -> anyhow::Result<Self> {
         let purges = PurgeMetrics::register(&admin.registry)?.purges;
-        let token = config.operator_token_file.as_deref().map(OperatorToken::open).transpose()?.map(Arc::new);
+        let token = config.operator_token_file.as_deref().map(|file| OperatorToken::open(OPERATOR_TOKEN, file));
+        let token = token.transpose()?.map(Arc::new);
         Ok(Self { admin, status, purges, token, is_loopback: listen.ip().is_loopback() })
     }
 
@@ -126,7 +127,10 @@ impl OperatorApi {
                 let answered = spawn_blocking(move || admin.answer(&request, &peer, is_loopback)).await;
                 answered.map_err(error::failed)
             }
-            _ => Ok(self.admin.answer(&request, &peer, self.is_loopback)),
+            _ => {
+                self.admin.admit(&request).await?;
+                Ok(self.admin.answer(&request, &peer, self.is_loopback))
+            }
         }
     }
 

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use weir_runtime::access_files::AccessFiles;
+use weir_runtime::admin::METRICS_TOKEN;
 use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
+use weir_runtime::operator_token::OperatorToken;
 use weir_runtime::tls::{self, Purpose, TlsError};
 use weir_runtime::{key_pair, secret_file, writable_directory};
 use weir_source::PublicKey;
@@ -44,6 +46,9 @@ impl Config {
         if each.filter(|good| !good).count() == 0 {
             check.errors.extend(self.signing.read().err().map(|error| error.to_string()));
         }
+        if let Some(file) = &self.admin.metrics_token_file {
+            check.record("[admin]", OperatorToken::open(METRICS_TOKEN, file).err());
+        }
         let data_dir = writable_directory::check(&self.data_dir).err();
         check.record(&format!("data_dir = \"{}\"", self.data_dir.display()), data_dir);
         check.errors.extend(self.store.file_errors());
@@ -78,6 +83,7 @@ impl Config {
             ("[tls] `key`", Some(&self.tls.key)),
             ("[operator] `key`", self.operator.key.as_ref()),
             ("[operator] `operator_token_file`", self.operator.operator_token_file.as_ref()),
+            ("[admin] `metrics_token_file`", self.admin.metrics_token_file.as_ref()),
             ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
             ("[cluster] `etcd.key`", self.etcd().and_then(|etcd| etcd.key.as_ref())),
         ];

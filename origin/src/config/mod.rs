@@ -17,6 +17,7 @@ use weir_model::{ValidationError, joined};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::NodeName;
 use weir_publish::RetentionConfig;
+use weir_runtime::admin::AdminConfig;
 use weir_runtime::config::{self, ConfigError};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
@@ -61,10 +62,12 @@ pub struct Config {
     /// this file only.
     #[serde(default)]
     pub operator_listen: Option<SocketAddr>,
-    /// Listener of `/livez`, `/readyz`, `/metrics` and `/status`: plain HTTP without authentication. Keep it on loopback or
-    /// behind a network policy.
+    /// Listener of `/livez`, `/readyz`, `/metrics` and `/status`: plain HTTP. Keep it on loopback or behind a network policy.
     #[serde(default)]
     pub admin_listen: Option<SocketAddr>,
+    /// Access to `admin_listen`.
+    #[serde(default)]
+    pub admin: AdminConfig,
     /// Directory of records, objects and mirrors. One process at a time uses it.
     pub data_dir: PathBuf,
     /// The SPIFFE trust domain of certificates: roles are proved by `spiffe://<trust_domain>/<role>/<name>`.
@@ -145,6 +148,7 @@ impl Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             operator_listen: None,
             admin_listen: None,
+            admin: AdminConfig::default(),
             data_dir: data_dir.into(),
             trust_domain: TrustDomain::default(),
             tls,
@@ -186,7 +190,7 @@ impl Config {
         let tls = &mut read.tls;
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
         let paths = own.into_iter().chain(read.access.paths()).chain(read.operator.paths());
-        let paths = paths.chain(read.store.paths());
+        let paths = paths.chain(read.store.paths()).chain(&mut read.admin.metrics_token_file);
         let paths = paths.chain(read.cluster.iter_mut().flat_map(ClusterConfig::paths));
         for path in paths.chain(&mut read.signing.keys) {
             config::resolve(base, path);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
-use weir_runtime::operator_token::{OperatorToken, TokenError};
+use weir_runtime::operator_token::{OPERATOR_TOKEN, OperatorToken, TokenError};
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use super::TlsConfig;
@@ -61,6 +61,6 @@ impl OperatorConfig {
 
     /// The operators' token.
     pub(crate) fn token(&self) -> Result<Option<OperatorToken>, TokenError> {
-        self.operator_token_file.as_deref().map(OperatorToken::open).transpose()
+        self.operator_token_file.as_deref().map(|file| OperatorToken::open(OPERATOR_TOKEN, file)).transpose()
     }
 }

@@ -1,7 +1,10 @@
 //! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`. Plain HTTP, on loopback by default; beyond it without
 //! `/status`.
 
+mod config;
+
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -9,7 +12,9 @@ use prometheus::{Registry, TextEncoder};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
+pub use self::config::AdminConfig;
 use super::cross_site;
+use super::operator_token::{NotAdmitted, OperatorToken, TokenError};
 use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use super::shutdown::Drain;
 use weir_protocol::problem::Problem;
@@ -34,7 +39,23 @@ impl Readiness {
             Readiness::NotReady(reasons) => (false, reasons),
         }
     }
+
+    /// The same, with one more thing that needs attention.
+    #[must_use]
+    pub fn but(self, reason: Option<String>) -> Self {
+        match (self, reason) {
+            (Readiness::Ready, Some(reason)) => Readiness::Degraded(vec![reason]),
+            (Readiness::Degraded(mut reasons), Some(reason)) => {
+                reasons.push(reason);
+                Readiness::Degraded(reasons)
+            }
+            (same, _) => same,
+        }
+    }
 }
+
+/// The key of `[admin]` that names the file of the token for `/metrics`.
+pub const METRICS_TOKEN: &str = "metrics_token_file";
 
 /// The document of `/status`, or what is wrong with the query.
 pub type StatusDocument = Result<serde_json::Value, String>;
@@ -48,8 +69,18 @@ pub struct Admin {
     pub ready: Arc<dyn Fn() -> Readiness + Send + Sync>,
     /// Called on each `/status`, with the query.
     pub status: Arc<dyn Fn(&str) -> StatusDocument + Send + Sync>,
+    /// What `/metrics` requires.
+    pub metrics_token: Option<Arc<OperatorToken>>,
     /// While it drains the role is not ready.
     pub drain: Drain,
+}
+
+/// Opens the token that `/metrics` requires.
+///
+/// # Errors
+/// The file cannot be read, or holds no valid token.
+pub fn metrics_token(file: Option<&Path>) -> Result<Option<Arc<OperatorToken>>, TokenError> {
+    file.map(|file| OperatorToken::open(METRICS_TOKEN, file)).transpose().map(|token| token.map(Arc::new))
 }
 
 impl Admin {
@@ -66,6 +97,19 @@ impl Admin {
         let listening = Listening { admin: self, is_loopback: listen.ip().is_loopback() };
         serve::tcp(listener, None::<ServerTls>, listening, metrics.listener("admin"), drain.last());
         Ok(address)
+    }
+
+    /// Checks the token of a request for `/metrics`, before [`answer`](Self::answer).
+    ///
+    /// # Errors
+    /// A token is required, and the request has another one or none.
+    pub async fn admit(&self, request: &Request<RequestBody>) -> Result<(), Problem> {
+        match &self.metrics_token {
+            Some(token) if request.uri().path() == "/metrics" => {
+                token.admits(request.headers()).await.map_err(not_admitted)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Responds to one request. A role with more endpoints has a handler of its own, which calls this for the rest. Reasons
@@ -121,7 +165,28 @@ impl Handler for Listening {
         if request.uri().path() == "/status" && !cross_site::is_from_this_machine(&request, &peer) {
             return not_from_here("/status").into_response();
         }
-        self.admin.answer(&request, &peer, self.is_loopback)
+        match self.admin.admit(&request).await {
+            Ok(()) => self.admin.answer(&request, &peer, self.is_loopback),
+            Err(problem) => problem.into_response(),
+        }
+    }
+}
+
+fn not_admitted(why: NotAdmitted) -> Problem {
+    match why {
+        NotAdmitted::Unauthorized => Problem::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "The token for metrics is missing or wrong",
+            "Send the token of `metrics_token_file` in `[admin]` as `Authorization: Bearer <token>`.",
+        )
+        .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+        NotAdmitted::Unusable => Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "metrics-token-unusable",
+            "The token for metrics cannot be read",
+            "The file of the token cannot be used; the log has the reason.",
+        ),
     }
 }
 
@@ -195,13 +260,14 @@ mod tests {
         get_with(address, path, headers).await.split(' ').nth(1).unwrap().to_owned()
     }
 
-    async fn degraded(listen: &str) -> (SocketAddr, Drain) {
+    async fn degraded(listen: &str, token: Option<&Path>) -> (SocketAddr, Drain) {
         let (registry, drain) = (Registry::new(), Drain::new());
         let metrics = HttpMetrics::register(&registry).unwrap();
         let admin = Admin {
             registry,
             ready: Arc::new(|| Readiness::Degraded(vec!["shop: its upstream fails".to_owned()])),
             status: Arc::new(|_| Ok(serde_json::json!({}))),
+            metrics_token: metrics_token(token).unwrap(),
             drain: drain.clone(),
         };
         (admin.start(listen.parse().unwrap(), &metrics).await.unwrap(), drain)
@@ -210,7 +276,7 @@ mod tests {
     #[tokio::test]
     async fn metrics_are_scraped_by_any_name_beyond_loopback_only() {
         for (listen, by_foreign_name) in [("127.0.0.1:0", "403"), ("0.0.0.0:0", "200")] {
-            let (address, drain) = degraded(listen).await;
+            let (address, drain) = degraded(listen, None).await;
             let address = SocketAddr::from(([127, 0, 0, 1], address.port()));
             assert_eq!(status(address, "/metrics").await, "200");
             assert_eq!(status_with(address, "/metrics", "host: localhost").await, "200");
@@ -221,8 +287,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn metrics_are_for_those_with_the_token_where_there_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "prometheus-s-own-token").unwrap();
+        let (address, drain) = degraded("127.0.0.1:0", Some(&file)).await;
+        let refused = get(address, "/metrics").await;
+        assert!(refused.starts_with("HTTP/1.1 401") && refused.contains("www-authenticate: Bearer"), "{refused}");
+        assert!(refused.contains("metrics_token_file"), "{refused}");
+        let with = |token: &str| format!("host: {address}\r\nauthorization: Bearer {token}");
+        assert_eq!(status_with(address, "/metrics", &with("prometheus-s-own-token")).await, "200");
+        assert_eq!(status_with(address, "/metrics", &with("prometheus-s-old-token")).await, "401");
+        for open in ["/livez", "/readyz", "/status"] {
+            assert_eq!(status(address, open).await, "200", "{open}");
+        }
+        assert!(drain.finish(std::time::Duration::from_secs(5)).await);
+    }
+
+    #[test]
+    fn one_more_reason_degrades_what_is_ready() {
+        let one = || Some("one".to_owned());
+        assert_eq!(Readiness::Ready.but(None), Readiness::Ready);
+        assert_eq!(Readiness::Ready.but(one()), Readiness::Degraded(vec!["one".to_owned()]));
+        let not_ready = Readiness::NotReady(vec!["other".to_owned()]);
+        assert_eq!(not_ready.clone().but(one()), not_ready);
+    }
+
+    #[tokio::test]
     async fn services_are_named_to_this_machine_only() {
-        let (address, drain) = degraded("0.0.0.0:0").await;
+        let (address, drain) = degraded("0.0.0.0:0", None).await;
         let port = address.port();
         let loopback = SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(status(loopback, "/status").await, "200");

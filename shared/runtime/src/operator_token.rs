@@ -1,4 +1,5 @@
-//! The operator's token: a secret in a file that is read for each request, so that a new token is in force at once.
+//! A token of operators or of Prometheus: a secret in a file that is read for each request, so that a new token is in force at
+//! once.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,9 +13,13 @@ const MIN_TOKEN_BYTES: usize = 16;
 /// The maximum length of a token, in bytes: it easily fits in a header.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
+/// The key that names the file of the operators' token.
+pub const OPERATOR_TOKEN: &str = "operator_token_file";
+
 /// The file of the token.
 #[derive(Debug)]
 pub struct OperatorToken {
+    key: &'static str,
     file: PathBuf,
 }
 
@@ -22,8 +27,10 @@ pub struct OperatorToken {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
-    #[error("operator_token_file {} cannot be read: {reason}", path.display())]
+    #[error("{key} {} cannot be read: {reason}", path.display())]
     Io {
+        /// What names the file.
+        key: &'static str,
         /// The file.
         path: PathBuf,
         /// The error of the file system.
@@ -31,10 +38,12 @@ pub enum TokenError {
     },
     /// It holds no valid token.
     #[error(
-        "operator_token_file {} must hold one line of {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} visible ASCII characters",
+        "{key} {} must hold one line of {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} visible ASCII characters",
         path.display()
     )]
     Unusable {
+        /// What names the file.
+        key: &'static str,
         /// The file.
         path: PathBuf,
     },
@@ -52,13 +61,13 @@ pub enum NotAdmitted {
 }
 
 impl OperatorToken {
-    /// Opens the token of a file.
+    /// Opens the token of a file, which this key of the configuration names.
     ///
     /// # Errors
     /// The file cannot be read, or holds no valid token.
-    pub fn open(file: &Path) -> Result<Self, TokenError> {
-        read(file)?;
-        Ok(Self { file: file.to_owned() })
+    pub fn open(key: &'static str, file: &Path) -> Result<Self, TokenError> {
+        read(key, file)?;
+        Ok(Self { key, file: file.to_owned() })
     }
 
     /// Checks that a request presents the token.
@@ -66,10 +75,10 @@ impl OperatorToken {
     /// # Errors
     /// It presents none or a wrong one, or the file cannot be used.
     pub async fn admits(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
-        let file = self.file.clone();
-        let token = tokio::task::spawn_blocking(move || read(&file)).await.map_err(|_| NotAdmitted::Unusable)?;
+        let (key, file) = (self.key, self.file.clone());
+        let token = tokio::task::spawn_blocking(move || read(key, &file)).await.map_err(|_| NotAdmitted::Unusable)?;
         let token = token.map_err(|error| {
-            tracing::error!(%error, "operator requests are rejected");
+            tracing::error!(%error, "requests that need this token are rejected");
             NotAdmitted::Unusable
         })?;
         let presented = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
@@ -84,14 +93,14 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
 }
 
-fn read(path: &Path) -> Result<String, TokenError> {
+fn read(key: &'static str, path: &Path) -> Result<String, TokenError> {
     let mut text = String::new();
     let limited = File::open(path).and_then(|file| file.take(MAX_TOKEN_BYTES + 2).read_to_string(&mut text));
-    limited.map_err(|reason| TokenError::Io { path: path.to_owned(), reason })?;
+    limited.map_err(|reason| TokenError::Io { key, path: path.to_owned(), reason })?;
     let token = text.trim_ascii();
     let visible = token.bytes().all(|b| b.is_ascii_graphic());
     if !visible || token.len() < MIN_TOKEN_BYTES || token.len() as u64 > MAX_TOKEN_BYTES {
-        return Err(TokenError::Unusable { path: path.to_owned() });
+        return Err(TokenError::Unusable { key, path: path.to_owned() });
     }
     Ok(token.to_owned())
 }
@@ -107,12 +116,12 @@ mod tests {
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         for wrong in ["", "too short", "fifteen-bytes-1", "sixteen bytes and spaces", "two-lines-of-text\nof-it"] {
             write(wrong);
-            assert!(OperatorToken::open(&path).is_err(), "{wrong:?}");
+            assert!(OperatorToken::open(OPERATOR_TOKEN, &path).is_err(), "{wrong:?}");
         }
         write(&format!("{}\n", "x".repeat(5000)));
-        assert!(OperatorToken::open(&path).is_err());
+        assert!(OperatorToken::open(OPERATOR_TOKEN, &path).is_err());
         write("0123456789abcdef\n");
-        let token = OperatorToken::open(&path).unwrap();
+        let token = OperatorToken::open(OPERATOR_TOKEN, &path).unwrap();
         let admits = async |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());

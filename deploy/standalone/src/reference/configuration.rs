@@ -26,6 +26,9 @@ restart.
 /// `[log]` of the roles that have an access log.
 const ACCESS_LOG: &str = "shared/runtime/src/serve/access_log/config.rs";
 
+/// `[admin]` of origins and agents.
+const ADMIN: &str = "shared/runtime/src/admin/config.rs";
+
 /// `[repository.layer]`.
 const LAYER: &str = "origin/upstream/src/layer_selector.rs";
 
@@ -38,7 +41,9 @@ fn type_name(kind: &str) -> &'static str {
         "SocketAddr" => "address",
         "usize" | "u32" | "u64" | "Generation" => "integer",
         "bool" => "boolean",
-        "String" | "PlatformName" | "RefText" | "SourceKind" | "TrustDomain" | "AgentTemplate" => "string",
+        "String" | "KeySource" | "PlatformName" | "RefText" | "SourceKind" | "TrustDomain" | "AgentTemplate" => {
+            "string"
+        }
         "FolderPath" => "folder",
         "ChartName" | "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
         "NameGlob" => "pattern",
@@ -168,6 +173,7 @@ fn the_configuration_reference_matches_the_code() {
                 "origin/store/src/config.rs",
                 "origin/store/src/etcd_config.rs",
                 ACCESS_LOG,
+                ADMIN,
                 LAYER,
             ][..],
             serde_json::to_value(origin),
@@ -181,7 +187,7 @@ fn the_configuration_reference_matches_the_code() {
         ),
         (
             "Agent",
-            &["agent/src/config.rs", "agent/src/config"][..],
+            &["agent/src/config.rs", "agent/src/config", ADMIN][..],
             serde_json::to_value(agent),
             weir_agent::config::RELOADABLE,
         ),

@@ -110,8 +110,8 @@ impl Types {
     /// The values of an enum, each with its doc comment.
     pub(super) fn values(&self, name: &str) -> Option<Vec<(String, String)>> {
         let Some(Item::Enum(of)) = self.0.get(name) else { return None };
-        // Its variants are types, not values.
-        if serde(&of.attrs, "untagged").is_some() {
+        // Variants with a content are types, not values.
+        if of.variants.iter().any(|variant| !matches!(variant.fields, Fields::Unit)) {
             return None;
         }
         let variants = of.variants.iter();
