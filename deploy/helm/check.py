@@ -1,4 +1,5 @@
 """What `try` checks once its tools are there."""
+import json
 import pathlib
 import shutil
 import subprocess
@@ -24,6 +25,11 @@ REFUSED = [
     (["bucket", "--set=origin.certificate="], "certificate"),
     (["edges-only", "--set=edge.kind=Hub"], "edge.kind"),
     (["edges-only", "--set-json=edge.config.origin=[]"], "edge.config.origin"),
+    (["every-key", "--set=origin.config.agent[0].labels=canary"], "labels"),
+]
+# Values that helm accepts and the program refuses, and what the error names: the gate sees it, and no pod crashes.
+REFUSED_BY_PROGRAM = [
+    (["every-key", "--set=origin.config.service[3].parts[1].repository=settings"], "one repository"),
 ]
 
 
@@ -53,6 +59,10 @@ def secrets(folder):
     ok("weir-origin", "keys", "new", folder / "signing.key")
     text = folder / "text"
     text.write_text("a-secret-of-this-check\n")
+    deny = folder / "deny"
+    deny.write_text("agent cluster-9\n")
+    ok("openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", folder / "cosign.key")
+    ok("openssl", "ec", "-in", folder / "cosign.key", "-pubout", "-out", folder / "cosign.pub")
 
     def certificate(name):
         return {"tls.crt": folder / f"{name}.pem", "tls.key": folder / f"{name}.key", "ca.crt": folder / "ca.pem"}
@@ -63,6 +73,7 @@ def secrets(folder):
         "weir-edge-tls": certificate("edge"),
         "weir-edge-client": certificate("edge-client"),
         "weir-etcd": certificate("edge-client"),
+        "weir-access": {"deny": deny, "cosign.pub": folder / "cosign.pub", "keyring.gpg": text},
         "weir-signing": {"signing.key": folder / "signing.key"},
         "weir-tokens": {"fleet.key.pub": folder / "fleet.key.pub"},
         "weir-bucket": {"id": text, "secret": text},
@@ -72,15 +83,18 @@ def secrets(folder):
     }
 
 
-def check_config(role, config):
+def check_config(role, config, refused=None):
     status, _, output = run(f"weir-{role}", "--config", config, "--check-config")
+    if refused and role == "origin":
+        assert status == 2 and refused in output, f"{refused} is not refused: {output}"
+        return
     # The bucket or etcd does not answer here, which is said too.
     unread = "the operators' definitions were not checked"
     said = [line for line in output.splitlines() if unread not in line]
     assert (status, said) == (0, ["configuration ok"]), f"{config}:\n{output}\n{config.read_text()}"
 
 
-def check_pod(workload, config_maps, secrets, folder):
+def check_pod(workload, config_maps, secrets, folder, refused=None):
     """Puts the files of a pod where its container sees them, and lets the program check its configuration."""
     spec = workload["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -107,7 +121,7 @@ def check_pod(workload, config_maps, secrets, folder):
     roles = {"WEIR_CONFIG": container["name"], "WEIR_ORIGIN_CONFIG": "origin", "WEIR_EDGE_CONFIG": "edge"}
     for variable in roles.keys() & environment.keys():
         data.mkdir(exist_ok=True)
-        check_config(roles[variable], folder / environment[variable].lstrip("/"))
+        check_config(roles[variable], folder / environment[variable].lstrip("/"), refused)
     return ports
 
 
@@ -144,7 +158,39 @@ def check(values, secrets, folder):
     print(f"{values.name}: {len(objects)} objects, {len(workloads)} workloads")
 
 
+def keys_of(schema, path=""):
+    """The keys of a table, and of the tables below it."""
+    for key, below in schema.get("items", schema).get("properties", {}).items():
+        yield f"{path}{key}"
+        yield from keys_of(below, f"{path}{key}.")
+
+
+def keys_in(values, path=""):
+    for table in values if isinstance(values, list) else [values]:
+        for key, value in table.items() if isinstance(table, dict) else []:
+            yield f"{path}{key}"
+            yield from keys_in(value, f"{path}{key}.")
+
+
+def check_every_key():
+    """Each key of the reference is in a file of ci/, so that its type is tried."""
+    definitions = json.loads((CHART / "values.schema.json").read_text())["$defs"]
+    files = [yaml.safe_load(file.read_text()) for file in sorted((CHART / "ci").iterdir())]
+    for role in ["origin", "edge"]:
+        tried = {key for values in files for key in keys_in(values.get(role, {}).get("config", {}))}
+        missing = [key for key in keys_of(definitions[f"{role}.toml"]) if key not in tried]
+        assert not missing, f"no file of {CHART}/ci has these keys of {role}.config: {' '.join(missing)}"
+
+
+def check_refused_by_program(name, option, named, secrets, folder):
+    objects = [found for found in yaml.safe_load_all(ok(*template(values_of(name), option))) if found]
+    config_maps = {found["metadata"]["name"]: found["data"] for found in objects if found["kind"] == "ConfigMap"}
+    (origin,) = [found for found in objects if found["kind"] == "StatefulSet"]
+    check_pod(origin, config_maps, secrets, folder, named)
+
+
 def main():
+    check_every_key()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "secrets").mkdir()
@@ -155,10 +201,12 @@ def main():
         for values in [folder / "kubernetes.md", *sorted((CHART / "ci").iterdir())]:
             (folder / values.stem).mkdir()
             check(values, found, folder / values.stem)
+        for number, ((name, option), named) in enumerate(REFUSED_BY_PROGRAM):
+            check_refused_by_program(name, option, named, found, folder / f"refused-{number}")
     for (name, option), named in REFUSED:
         status, _, output = run(*template(values_of(name), option))
         assert status != 0 and named in output, f"{name} {option}: {output}"
-    print(f"{len(REFUSED)} mistakes are refused")
+    print(f"{len(REFUSED) + len(REFUSED_BY_PROGRAM)} mistakes are refused")
 
 
 if __name__ == "__main__":
