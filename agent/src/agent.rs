@@ -12,6 +12,7 @@ use weir_protocol::name::ServiceName;
 use weir_release::{Modes, Pins, RootLock, read_pins};
 use weir_runtime::admin::{Admin, Readiness, metrics_token};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
+use weir_runtime::last_reload::LastReload;
 use weir_runtime::process_metrics;
 use weir_runtime::serve::HttpMetrics;
 use weir_runtime::shutdown::Drain;
@@ -110,7 +111,8 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         Some(listen) => {
             process_metrics::register(&registry)?;
             let http_metrics = HttpMetrics::register(&registry)?;
-            let admin = admin(&composition, registry.clone(), services.clone())?;
+            let last_reload = reloader.user().last_reload.clone();
+            let admin = admin(&composition, registry.clone(), services.clone(), last_reload)?;
             match admin.start(listen, &http_metrics).await {
                 Ok(address) => Some(address),
                 Err(error) => {
@@ -154,7 +156,12 @@ async fn watch_pins(root: PathBuf, pins: watch::Sender<Arc<Pins>>, drain: Drain)
     }
 }
 
-fn admin(composition: &Composition, registry: Registry, services: Arc<Services>) -> anyhow::Result<Admin> {
+fn admin(
+    composition: &Composition,
+    registry: Registry,
+    services: Arc<Services>,
+    last_reload: LastReload,
+) -> anyhow::Result<Admin> {
     let (name, edges, started) = (composition.config.name.clone(), composition.edges.clone(), composition.started);
     let (drain, all) = (composition.drain.clone(), services.clone());
     let ready = move || {
@@ -162,7 +169,8 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
         let are_known = *all.are_known.borrow();
-        readiness(&all.statuses(), are_known, all.age(Instant::now()), SystemTime::now())
+        let read = readiness(&all.statuses(), are_known, all.age(Instant::now()), SystemTime::now());
+        read.but(last_reload.refused())
     };
     let status_readiness = ready.clone();
     let metrics_token = metrics_token(composition.config.admin.metrics_token_file.as_deref()).context("[admin]")?;
@@ -250,6 +258,7 @@ impl Running {
         let reload = move || {
             let outcome = reloader.apply(|reloader| reloader.apply(read?));
             reloader.user().report(&outcome);
+            reloader.user().last_reload.by_signal(&outcome);
             outcome.context("the configuration was not reloaded")
         };
         tokio::task::spawn_blocking(reload).await??;

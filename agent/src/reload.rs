@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use weir_runtime::config::changed_keys;
 use weir_runtime::file_watch::Reload;
+use weir_runtime::last_reload::LastReload;
 use weir_runtime::tls;
 
 use crate::config::{Config, RELOADABLE};
@@ -25,6 +26,7 @@ pub(crate) struct Reloader {
     config: Mutex<Config>,
     roster: RosterHandle,
     metrics: Metrics,
+    pub(crate) last_reload: LastReload,
 }
 
 /// The files that a reload reads. The token is read for each request.
@@ -35,7 +37,8 @@ pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
 
 impl Reloader {
     pub(crate) fn new(started_with: Config, roster: RosterHandle, metrics: Metrics) -> Self {
-        Self { config: Mutex::new(started_with.clone()), started_with, roster, metrics }
+        let last_reload = LastReload::new(metrics.reload_refused.clone());
+        Self { config: Mutex::new(started_with.clone()), started_with, roster, metrics, last_reload }
     }
 
     /// Applies a configuration, as far as that needs no restart. Blocks.
@@ -85,6 +88,7 @@ impl Reload for Reloader {
         };
         // Counted last: the reason is in the log once the counter has changed.
         self.metrics.reloads.with_label_values(&[result]).inc();
+        self.last_reload.of_files(outcome);
     }
 }
 

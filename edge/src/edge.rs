@@ -87,6 +87,7 @@ impl Running {
     pub async fn reload(&self, config: anyhow::Result<Config>) -> anyhow::Result<()> {
         let outcome = self.apply(config).await;
         self.reloader.user().report(&outcome);
+        self.reloader.user().last_reload.by_signal(&outcome);
         outcome
     }
 
@@ -300,8 +301,8 @@ fn operator_api(
         registry: registry.clone(),
         ready: Arc::new(move || ready.readiness()),
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
-        drain: drain.clone(),
         metrics_token: metrics_token(config.admin.metrics_token_file.as_deref())?,
+        drain: drain.clone(),
     };
     OperatorApi::new(listen, &config.admin, admin, status.clone())
 }

@@ -12,6 +12,7 @@ use rustls::ServerConfig;
 use weir_runtime::config::changed_keys;
 use weir_runtime::file_watch::Reload;
 use weir_runtime::identity::Role;
+use weir_runtime::last_reload::LastReload;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::unix_seconds;
 use weir_runtime::serve::ServerTls;
@@ -64,6 +65,8 @@ metric_families! {
         /// Reloads of certificates and keys, when they changed, and of the configuration by SIGHUP. `refused`: nothing has
         /// changed; the log has the reason. Files that cannot be used are retried and counted once.
         reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
+        /// 1 from a reload that was refused until one works. `/readyz` has the reason.
+        reload_refused: IntGauge = "weir_edge_reload_refused";
         /// When the edge's certificate expires, in Unix seconds. Alert two weeks before.
         not_after: IntGauge = "weir_edge_certificate_not_after_timestamp_seconds";
         /// When an authority expires, in Unix seconds: of several in one file the last, of several origins and shields the
@@ -91,6 +94,7 @@ pub(crate) struct Reloader {
     origins: Arc<Origins>,
     shields: Shields,
     metrics: ReloadMetrics,
+    pub(crate) last_reload: LastReload,
 }
 
 impl Reloader {
@@ -110,7 +114,8 @@ impl Reloader {
         }
         let not_after = Mutex::new(tls_material.not_after);
         let tls = ServerTls::new(tls_material.tls, config.trust_domain.clone());
-        Ok(Self { config, not_after, tls, origins, shields, metrics })
+        let last_reload = LastReload::new(metrics.reload_refused.clone());
+        Ok(Self { config, not_after, tls, origins, shields, metrics, last_reload })
     }
 
     pub(crate) fn tls(&self) -> ServerTls {
@@ -174,5 +179,6 @@ impl Reload for Reloader {
         };
         // Counted last: the reason is in the log once the counter has changed.
         self.metrics.reloads.with_label_values(&[result]).inc();
+        self.last_reload.of_files(outcome);
     }
 }

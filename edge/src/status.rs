@@ -101,6 +101,7 @@ impl Status {
                     .to_owned(),
             );
         }
+        errors.extend(self.reloader.user().last_reload.refused());
         errors.extend(self.regressed());
         let failing = self.access.key_failures();
         errors.extend(failing.into_iter().take(MAX_REASONS));

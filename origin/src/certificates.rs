@@ -12,6 +12,7 @@ use prometheus::{IntGaugeVec, Registry};
 use rustls::ServerConfig;
 use weir_runtime::file_watch::Reload;
 use weir_runtime::identity::TrustDomain;
+use weir_runtime::last_reload::LastReload;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::unix_seconds;
 use weir_runtime::serve::ServerTls;
@@ -210,6 +211,7 @@ pub(crate) struct CertificateUsers {
     certificates: Arc<Certificates>,
     members: Option<Arc<MemberClient>>,
     metrics: Metrics,
+    last_reload: LastReload,
 }
 
 impl CertificateUsers {
@@ -217,9 +219,9 @@ impl CertificateUsers {
         config: Config,
         certificates: Arc<Certificates>,
         members: Option<Arc<MemberClient>>,
-        metrics: Metrics,
+        (metrics, last_reload): (Metrics, LastReload),
     ) -> Self {
-        Self { config: Mutex::new(config), certificates, members, metrics }
+        Self { config: Mutex::new(config), certificates, members, metrics, last_reload }
     }
 
     /// Applies the certificates of a changed configuration. Blocks.
@@ -269,6 +271,7 @@ impl Reload for CertificateUsers {
             }
         };
         self.metrics.reloads.with_label_values(&[result]).inc();
+        self.last_reload.of_files(outcome);
     }
 }
 

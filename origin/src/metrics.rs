@@ -67,6 +67,8 @@ metric_families! {
         /// Reloads by SIGHUP, and of changed certificates and keys. `refused`: nothing has changed; the log has the reason.
         /// Files that cannot be used are retried and counted once.
         pub(crate) reloads: IntCounterVec = "weir_origin_reloads_total" { result: ["applied", "refused"] };
+        /// 1 from a reload that was refused until one works. `/readyz` has the reason.
+        pub(crate) reload_refused: IntGauge = "weir_origin_reload_refused";
         /// Requests for descriptors and versions.
         pub(crate) descriptor_requests: IntCounterVec = "weir_origin_descriptor_requests_total" { status };
         /// Statements of freshness signed for edges.

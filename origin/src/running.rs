@@ -21,6 +21,7 @@ use weir_runtime::admin::{self, Admin};
 use weir_runtime::config::changed_keys;
 use weir_runtime::directory_lock::Released;
 use weir_runtime::file_watch::{WatchedFiles, fingerprint};
+use weir_runtime::last_reload::LastReload;
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, AccessLog, HttpMetrics};
 use weir_runtime::shutdown::Drain;
@@ -73,6 +74,7 @@ pub struct Running {
     cluster: Option<(Cluster, Arc<MemberClient>)>,
     signer: Arc<Signer>,
     released: Released,
+    last_reload: LastReload,
     drain: Drain,
 }
 
@@ -240,6 +242,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             }
         }
     };
+    let last_reload = LastReload::new(metrics.reload_refused.clone());
     let admin_address = match config.admin_listen {
         None => None,
         Some(listen) => {
@@ -247,7 +250,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             let of_cluster = cluster.as_ref().map(|(cluster, _)| cluster.clone());
             let of_status = of_cluster.clone();
             let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
-            let clocks = metrics.clocks.clone();
+            let (clocks, reloads) = (metrics.clocks.clone(), last_reload.clone());
             let ready = Arc::new(move || {
                 let now = SystemTime::now();
                 let view = of_cluster.as_ref().map(Cluster::view);
@@ -262,7 +265,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     outside_cluster: view.as_ref().and_then(|view| view.outside()),
                     differing_members: view.as_ref().map_or(0, |view| view.differing().count()),
                 };
-                readiness(&shown, node)
+                readiness(&shown, node).but(reloads.refused())
             });
             let (shown, how) = (catalog.clone(), ready.clone());
             let metrics_token =
@@ -290,7 +293,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
     let members = cluster.as_ref().map(|(_, client)| client.clone());
-    let certificates = CertificateUsers::new(config.clone(), certificates, members, metrics.clone());
+    let certificates =
+        CertificateUsers::new(config.clone(), certificates, members, (metrics.clone(), last_reload.clone()));
     let certificates = Arc::new(WatchedFiles::new(certificates, files));
     certificates.follow(&drain);
     Ok(Running {
@@ -309,6 +313,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         cluster,
         signer,
         released,
+        last_reload,
         drain,
     })
 }
@@ -407,6 +412,7 @@ impl Running {
         let outcome = self.take_file(file).await;
         let result = if outcome.is_ok() { "applied" } else { "refused" };
         self.metrics.reloads.with_label_values(&[result]).inc();
+        self.last_reload.by_signal(&outcome);
         match &outcome {
             Ok(()) => tracing::info!(
                 "the repositories and services of the configuration file were applied; new connections use the \

@@ -154,6 +154,8 @@ metric_families! {
         /// Reloads by SIGHUP, and of changed certificates and keys. `refused`: nothing has changed; the log has the reason.
         /// Files that cannot be used are retried and counted once.
         pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
+        /// 1 from a reload that was refused until one works. `/readyz` has the reason.
+        pub(crate) reload_refused: IntGauge = "weir_agent_reload_refused";
     }
 }
 

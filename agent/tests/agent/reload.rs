@@ -34,6 +34,7 @@ async fn a_reload_applies_edges_and_certificates_or_changes_nothing() {
     let unreadable = Args::try_parse_from(["weir-agent", "--config", "no-such.toml"]).unwrap().into_config();
     assert!(agent.running.reload(unreadable.map_err(Into::into)).await.is_err());
     assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (0.0, 2.0));
+    assert_eq!(agent.metric("weir_agent_reload_refused", &[]), 1.0);
 
     changed.ca = other.path().join("ca.pem");
     // This one waits for a restart, and is no reason to refuse the rest.
@@ -46,6 +47,7 @@ async fn a_reload_applies_edges_and_certificates_or_changes_nothing() {
     agent.until("it has the other's release", |status| status.switches == 2 && status.last_error.is_none()).await;
     assert_eq!(world.read("content").as_deref(), Some("two"));
     assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (1.0, 2.0));
+    assert_eq!(agent.metric("weir_agent_reload_refused", &[]), 0.0);
     agent.stop().await;
 }
 

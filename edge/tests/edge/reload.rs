@@ -135,9 +135,11 @@ async fn a_reload_takes_new_key_files_and_refuses_what_cannot_be_used() {
     assert!(site.edge().reload(Err(anyhow::anyhow!("unknown field"))).await.is_err());
     assert_eq!((status(&old.1).await, status(&new.1).await), (200, 401));
     assert_eq!((reloads("applied"), reloads("refused")), (0.0, 2.0));
+    assert_eq!(site.metric("weir_edge_reload_refused", &[]), 1.0);
 
     config.auth.keys = vec![new.0.clone()];
     site.edge().reload(Ok(config)).await.unwrap();
+    assert_eq!(site.metric("weir_edge_reload_refused", &[]), 0.0);
     assert_eq!((status(&old.1).await, status(&new.1).await, reloads("applied")), (401, 200, 1.0));
     // The new file is followed from now on.
     fs::copy(&old.0, &new.0).unwrap();

@@ -180,13 +180,24 @@ async fn a_changed_certificate_is_loaded_without_a_signal() {
     let authority_ends = "weir_origin_authority_not_after_timestamp_seconds{listener=\"edge\"}";
     assert!(node.metric(authority_ends).await > now() + 300.0 * 86_400.0);
     let reloads = async |result| node.metric(&format!("weir_origin_reloads_total{{result=\"{result}\"}}")).await;
+    let key = std::fs::read(home.file("origin.key")).unwrap();
     std::fs::write(home.file("origin.key"), "torn").unwrap();
     until(async || reloads("refused").await == 1.0).await;
+    let (status, reply) = node.admin("/readyz").await;
+    assert!(
+        status == 200 && reply.contains("degraded: the last reload was refused") && reply.contains("origin.key"),
+        "{reply}"
+    );
+    assert_eq!(node.metric("weir_origin_reload_refused").await, 1.0);
+    // What was refused is as it was before.
+    std::fs::write(home.file("origin.key"), key).unwrap();
+    until(async || node.metric("weir_origin_reload_refused").await == 0.0).await;
+    assert!(!node.admin("/readyz").await.1.contains("reload"));
     for file in ["ca.pem", "ca.key"] {
         std::fs::remove_file(home.file(file)).unwrap();
     }
     certificates::write(&home.file(""), &[]).unwrap();
-    until(async || reloads("applied").await == 1.0).await;
+    until(async || reloads("applied").await == 2.0).await;
     assert_eq!(Operator::of(&home, &node).get("/v1/services").await.status, 200);
     assert_eq!(reloads("refused").await, 1.0, "told once");
     node.stop().await;
@@ -206,7 +217,8 @@ async fn an_expired_certificate_is_reported_and_never_loaded() {
     assert!(error.contains("origin.pem") && error.contains("not valid before"), "{error}");
     std::fs::write(home.file("origin.key"), "").unwrap();
     assert!(reload(&home, &node).await.unwrap_err().contains("origin.key"));
-    assert_eq!(node.admin("/readyz").await.0, 200);
+    let (status, reply) = node.admin("/readyz").await;
+    assert!(status == 200 && reply.contains("the last reload was refused"), "{reply}");
     let client = home.client("edge-client");
     let uri = format!("https://{}/v1/services/shop-prod", node.running.address());
     let body = http_body_util::Empty::<bytes::Bytes>::new();

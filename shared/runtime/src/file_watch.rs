@@ -112,7 +112,9 @@ impl<R: Reload> Follower<R> {
         let applied = *self.watched.applied.lock().unwrap_or_else(PoisonError::into_inner);
         let now = fingerprint(&self.watched.user.files());
         let candidate = (now != applied).then_some(now);
-        if candidate.is_some() && candidate == self.candidate {
+        // What was refused may be as it was before.
+        let is_back = candidate.is_none() && self.reported.is_some();
+        if is_back || candidate.is_some() && candidate == self.candidate {
             let outcome = self.watched.apply(R::apply);
             let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
             if error.is_none() || error != self.reported {

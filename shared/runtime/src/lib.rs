@@ -21,6 +21,7 @@ pub mod host_name;
 pub mod http_client;
 pub mod identity;
 pub mod key_pair;
+pub mod last_reload;
 pub mod metric_families;
 pub mod open_files;
 pub mod operator_token;
