@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use http::StatusCode;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scrape;
@@ -125,7 +124,8 @@ impl Node {
         self.child = Some(command.spawn().with_context(|| format!("cannot start {}", self.binary.display()))?);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Ok((StatusCode::OK, _)) = scrape::get(self.admin, "/livez").await {
+            // An origin has its admin listener before it has read its store.
+            if scrape::get(self.admin, "/readyz").await.is_ok_and(|(_, said)| !said.contains("is starting")) {
                 return Ok(());
             }
             if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {

@@ -89,7 +89,7 @@ impl EventLog {
     /// Appends what a publisher announces.
     pub(crate) fn announce(self: &Arc<Self>) -> Announce {
         let log = self.clone();
-        Box::new(move |event| log.append(event))
+        Arc::new(move |event| log.append(event))
     }
 
     /// The number of the newest event, as it changes.

@@ -31,6 +31,7 @@ pub mod reconcile;
 mod record_engine;
 mod running;
 mod shared_read;
+mod starting;
 mod status;
 mod stored_documents;
 mod tar_reader;

@@ -119,11 +119,15 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     let mut hangups = signal(SignalKind::hangup())?;
     config.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let name = config.name.clone();
-    let running = weir_origin::start(config).await?;
+    let mut stop = pin!(shutdown::requested());
+    // It may wait for the store.
+    let running = tokio::select! {
+        started = weir_origin::start(config) => started?,
+        requested = stop.as_mut() => return Ok(requested?),
+    };
     let admin = running.admin_address().map_or("none".to_owned(), |address| address.to_string());
     let operators = running.operator_address().map_or("none".to_owned(), |address| address.to_string());
     tracing::info!(%name, listen = %running.address(), admin, operators, "the origin is running");
-    let mut stop = pin!(shutdown::requested());
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,

@@ -16,8 +16,10 @@ use weir_git::mirror;
 use weir_ownership::Event;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_publish::{Collector, Options, PublishMetrics, Publisher, Signer, Started, StoredDefinitions, Validity};
-use weir_runtime::admin::{self, Admin};
+use weir_publish::{
+    Collector, Options, PublishError, PublishMetrics, Publisher, Signer, Started, StoredDefinitions, Validity,
+};
+use weir_runtime::admin;
 use weir_runtime::config::changed_keys;
 use weir_runtime::directory_lock::Released;
 use weir_runtime::file_watch::{WatchedFiles, fingerprint};
@@ -48,6 +50,7 @@ use crate::operator_api::{Members, OperatorApi};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::record_engine::open_records;
+use crate::starting::{Shown, Starting};
 use crate::versions::Versions;
 use crate::{access, deltas, disk_watch, last_seen, status};
 
@@ -84,9 +87,18 @@ pub struct Running {
 /// # Errors
 /// The configuration is invalid, the data directory cannot be used or is in use, a certificate cannot be read, or an
 /// address cannot be bound.
-#[expect(clippy::too_many_lines, reason = "composition: a list of steps")]
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
+    let drain = Drain::new();
+    let started = Box::pin(compose(config, &drain)).await;
+    if started.is_err() {
+        drain.cut().await;
+    }
+    started
+}
+
+#[expect(clippy::too_many_lines, reason = "composition: a list of steps")]
+async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let started = SystemTime::now();
     let registry = Registry::new();
     let metrics = Metrics::register(&registry)?;
@@ -98,11 +110,12 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     metrics.signing_keys.set(i64::try_from(config.signing.keys.len()).unwrap_or(i64::MAX));
     let files = fingerprint(&certificates::files(&config));
     let certificates = Arc::new(Certificates::new(LoadedCertificates::of(&config)?, &registry)?);
-    let listener = TcpListener::bind(config.listen)
-        .await
-        .map_err(|error| anyhow::anyhow!("cannot listen on listen = \"{}\": {error}", config.listen))?;
-    let address = listener.local_addr()?;
-
+    let starting = Starting::new(config.name.clone(), started);
+    let metrics_token = admin::metrics_token(config.admin.metrics_token_file.as_deref()).context("[admin]")?;
+    let admin_address = match config.admin_listen {
+        None => None,
+        Some(listen) => Some(starting.admin(registry.clone(), metrics_token, drain).start(listen, &http).await?),
+    };
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
     let publish_metrics = PublishMetrics::register(&registry)?;
     let store_metrics = StoreMetrics::register(&registry)?;
@@ -111,7 +124,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let joining = match &config.cluster {
         None => None,
         Some(section) => {
-            ensure_proved(&config, section, data_dir.root()).await?;
+            ensure_proved(&config, section, data_dir.root(), &starting).await?;
             let digests = digests(&config.repositories, &config.services, &signer);
             let begun = Membership::new(&config, section, digests, data_dir.root(), &metrics.bounds);
             Some(begun.context("data_dir cannot be written")?)
@@ -130,7 +143,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         superseded: joining.as_ref().map(|(_, membership)| membership.superseded()),
     };
     let Loaded { publisher, records, started: published, stored } =
-        load(&config, data_dir.clone(), options, store_metrics, &metrics, started).await?;
+        load(&config, data_dir.clone(), options, store_metrics, &metrics, &starting).await?;
     if let Err(reason) = spawn_blocking(mirror::check_git_program).await? {
         tracing::warn!(
             reason,
@@ -138,19 +151,18 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
              git 2.34 or later"
         );
     }
-    let drain = Drain::new();
     let fleet = FleetStore::start(
         records.clone(),
         config.fleet().map_err(anyhow::Error::msg)?,
         config.cluster.is_some(),
         (FleetMetrics::register(&registry)?, &metrics.bounds),
-        &drain,
+        drain,
     )
     .await;
     let (observed, deletions) = Observed::new(config.limits.observed(), &metrics.bounds);
-    last_seen::start(records.clone(), observed.clone(), deletions, metrics.clone(), &drain);
-    let access = access::start(&config.access, fleet.follow(), publisher.identity.cluster(), &metrics, &drain).await?;
-    let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
+    last_seen::start(records.clone(), observed.clone(), deletions, metrics.clone(), drain);
+    let access = access::start(&config.access, fleet.follow(), publisher.identity.cluster(), &metrics, drain).await?;
+    let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), drain).await;
     let mut context =
         Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams)
             .storing_mirrors(config.max_stored_mirror());
@@ -172,7 +184,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     };
     let generation = |descriptor: &Descriptor| descriptor.publication().generation;
     let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
-    let (catalog, editor) = Box::pin(catalog::begin(dependencies, published, &drain)).await;
+    let (catalog, editor) = Box::pin(catalog::begin(dependencies, published, drain)).await;
     drain.spawn(Collector::new(&publisher, config.retention.clone()).run(drain.clone()));
     drain.spawn(deltas::make_deltas(
         publisher.clone(),
@@ -184,7 +196,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
     metrics.show_retention(&config.retention);
     let streams = config.limits.event_streams;
-    let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), &drain);
+    let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
     let lost = lost_definitions.clone();
     let (served, signs) = (catalog.clone(), signer.clone());
@@ -223,80 +235,58 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             mirrors: MirrorSource { catalog: catalog.clone(), publisher: publisher.clone(), context },
             metrics: ClusterMetrics::register(&registry)?,
         };
-        membership.start(parts, &drain);
+        membership.start(parts, drain);
         joined.send(Event::Defined(catalog.snapshot().definitions.repositories.keys().cloned().collect())).await;
         cluster = Some((joined, client));
     }
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|error| anyhow::anyhow!("cannot listen on listen = \"{}\": {error}", config.listen))?;
+    let address = listener.local_addr()?;
     let of_edges = http.listener("edge").with_access_log(&access_log);
-    serve::tcp(listener, Some(certificates.of_edges()), api, of_edges, &drain);
+    serve::tcp(listener, Some(certificates.of_edges()), api, of_edges, drain);
     let operator_address = match config.operator_listen.zip(certificates.of_operators()) {
         None => None,
         Some((listen, tls)) => {
             let of_operators = http.listener("operators").with_access_log(&access_log);
-            match operators.start(listen, tls, of_operators, &drain).await {
-                Ok(address) => Some(address),
-                Err(error) => {
-                    drain.cut().await;
-                    return Err(error);
-                }
-            }
+            Some(operators.start(listen, tls, of_operators, drain).await?)
         }
     };
     let last_reload = LastReload::new(metrics.reload_refused.clone());
-    let admin_address = match config.admin_listen {
-        None => None,
-        Some(listen) => {
-            let (shown, name) = (catalog.clone(), config.name.clone());
-            let of_cluster = cluster.as_ref().map(|(cluster, _)| cluster.clone());
-            let of_status = of_cluster.clone();
-            let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
-            let (clocks, reloads) = (metrics.clocks.clone(), last_reload.clone());
-            let ready = Arc::new(move || {
-                let now = SystemTime::now();
-                let view = of_cluster.as_ref().map(Cluster::view);
-                let node = NodeHealth {
-                    disk: disk.borrow().clone(),
-                    clock: clocks.problem(now, Instant::now()),
-                    access_files_unreadable: access_files.get() == 0,
-                    certificates_have_expired: seen.have_expired(now),
-                    definitions_lost: lost_definitions.evidence().is_some(),
-                    without_record: lost_definitions.without_record(),
-                    suspended: publisher.repositories.suspended().len(),
-                    outside_cluster: view.as_ref().and_then(|view| view.outside()),
-                    differing_members: view.as_ref().map_or(0, |view| view.differing().count()),
-                };
-                readiness(&shown, node).but(reloads.refused())
-            });
-            let (shown, how) = (catalog.clone(), ready.clone());
-            let metrics_token =
-                admin::metrics_token(config.admin.metrics_token_file.as_deref()).context("[admin]")?;
-            let admin = Admin {
-                registry,
-                ready,
-                status: Arc::new(move |_| {
-                    let mut status = status::status(&name, started, &shown, how());
-                    if let Some(cluster) = &of_status {
-                        status["cluster"] = cluster::status(&cluster.view());
-                    }
-                    Ok(status)
-                }),
-                metrics_token,
-                drain: drain.clone(),
-            };
-            match admin.start(listen, &http).await {
-                Ok(address) => Some(address),
-                Err(error) => {
-                    drain.cut().await;
-                    return Err(error);
-                }
-            }
-        }
+    let of_cluster = cluster.as_ref().map(|(cluster, _)| cluster.clone());
+    let (shown, seen, reloads) = (catalog.clone(), certificates.clone(), last_reload.clone());
+    let (clocks, access_files) = (metrics.clocks.clone(), metrics.access_files_readable.clone());
+    let ready = move || {
+        let now = SystemTime::now();
+        let view = of_cluster.as_ref().map(Cluster::view);
+        let node = NodeHealth {
+            disk: disk.borrow().clone(),
+            clock: clocks.problem(now, Instant::now()),
+            access_files_unreadable: access_files.get() == 0,
+            certificates_have_expired: seen.have_expired(now),
+            definitions_lost: lost_definitions.evidence().is_some(),
+            without_record: lost_definitions.without_record(),
+            suspended: publisher.repositories.suspended().len(),
+            outside_cluster: view.as_ref().and_then(|view| view.outside()),
+            differing_members: view.as_ref().map_or(0, |view| view.differing().count()),
+        };
+        readiness(&shown, node).but(reloads.refused())
     };
+    let (shown, name) = (catalog.clone(), config.name.clone());
+    let of_cluster = cluster.as_ref().map(|(cluster, _)| cluster.clone());
+    let status = move |readiness| {
+        let mut status = status::status(&name, started, &shown, readiness);
+        if let Some(cluster) = &of_cluster {
+            status["cluster"] = cluster::status(&cluster.view());
+        }
+        status
+    };
+    starting.ends(Shown { ready: Box::new(ready), status: Box::new(status) });
     let members = cluster.as_ref().map(|(_, client)| client.clone());
     let certificates =
         CertificateUsers::new(config.clone(), certificates, members, (metrics.clone(), last_reload.clone()));
     let certificates = Arc::new(WatchedFiles::new(certificates, files));
-    certificates.follow(&drain);
+    certificates.follow(drain);
     Ok(Running {
         address,
         admin_address,
@@ -314,7 +304,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         signer,
         released,
         last_reload,
-        drain,
+        drain: drain.clone(),
     })
 }
 
@@ -334,13 +324,16 @@ async fn load(
     options: Options,
     store_metrics: StoreMetrics,
     metrics: &Metrics,
-    now: SystemTime,
+    starting: &Starting,
 ) -> anyhow::Result<Loaded> {
     let objects =
         Objects::open(&config.store, data_dir.root(), store_metrics.clone(), (&metrics.bounds, &metrics.clocks))
             .await?;
     let records = open_records(config, data_dir.root(), store_metrics)?;
-    let (publisher, stored) = weir_publish::open(objects, records.clone(), data_dir.clone(), options).await?;
+    // What is wrong with a folder of this machine would be wrong again.
+    let is_unavailable = |error: &PublishError| config.cluster.is_some() && matches!(error, PublishError::Record(_));
+    let open = async || weir_publish::open(objects.clone(), records.clone(), data_dir.clone(), options.clone()).await;
+    let (publisher, stored) = starting.until_answered(is_unavailable, open).await?;
     let file = Documents::new(&config.repositories, &config.services);
     let defined = Definitions::of(&file, &Documents::stored(&stored, config.cluster.is_some()));
     let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
@@ -348,7 +341,7 @@ async fn load(
         tracing::info!(path = %unused.display(), "the mirror belongs to no configured repository: it may be deleted");
     }
     // A service with a stored document counts as configured, even if the document is invalid.
-    let started = publisher.ownership.start(&defined.services.keys().cloned().collect(), now).await?;
+    let started = publisher.ownership.start(&defined.services.keys().cloned().collect(), SystemTime::now()).await?;
     Ok(Loaded { publisher, records, started, stored })
 }
 

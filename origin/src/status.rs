@@ -267,7 +267,7 @@ fn would_be(without_pin: &WithoutPin) -> Value {
     }
 }
 
-fn time(time: SystemTime) -> String {
+pub(crate) fn time(time: SystemTime) -> String {
     // Stored times may be out of range.
     Time::from(time).into()
 }

@@ -41,6 +41,7 @@ const CONCURRENT_LOADS: usize = 64;
 const LISTING_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What a publisher is opened with, besides its store.
+#[derive(Clone)]
 pub struct Options {
     /// No generation is below it.
     pub generation_floor: Generation,
@@ -67,8 +68,8 @@ pub struct Options {
 /// the record `cluster/store` if there is none.
 ///
 /// # Errors
-/// The store cannot be read, or its objects belong to another store. Damage is no error: it suspends the
-/// repository.
+/// The records cannot be read ([`PublishError::Record`]), or the objects belong to another store. Damage is no error: it
+/// suspends the repository.
 pub async fn open(
     objects: Objects,
     records: Records,

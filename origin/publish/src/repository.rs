@@ -22,7 +22,7 @@ use super::row::Definition;
 use super::validity::Validity;
 
 /// Tells edges of an event.
-pub type Announce = Box<dyn Fn(EventKind) + Send + Sync>;
+pub type Announce = Arc<dyn Fn(EventKind) + Send + Sync>;
 
 /// What the writers of all repositories share.
 pub(super) struct Shared {

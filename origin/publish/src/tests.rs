@@ -76,7 +76,7 @@ fn at(minute: u64) -> SystemTime {
 
 fn announce(events: &Arc<AtomicUsize>) -> Announce {
     let events = events.clone();
-    Box::new(move |_| {
+    Arc::new(move |_| {
         events.fetch_add(1, Ordering::SeqCst);
     })
 }

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use tokio::net::{TcpListener, TcpStream};
+
 use crate::prelude::*;
 use weir_store::testing::TestServer;
 
@@ -42,6 +44,54 @@ async fn a_bucket_is_proved_and_nothing_is_left_behind() {
     assert!(listed.contains("ListBucketResult") && !listed.contains("<Key>"), "{listed}");
 }
 
+/// Passes connections on to a store, or breaks them off while it is away.
+async fn gate(endpoint: &str) -> (String, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (is_away, store) = (Arc::new(AtomicBool::new(true)), endpoint.trim_start_matches("http://").to_owned());
+    let away = is_away.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            if !away.load(Ordering::SeqCst) {
+                let mut server = TcpStream::connect(&store).await.unwrap();
+                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+            }
+        }
+    });
+    (format!("http://{address}"), is_away)
+}
+
+#[tokio::test]
+async fn an_origin_starts_once_its_store_answers_and_says_so_until_then() {
+    let Some(server) = TestServer::moto() else { return };
+    server.create_bucket("weir-hub").await;
+    let (endpoint, is_away) = gate(&server.endpoint).await;
+    let home = Home::new();
+    let mut config = Config::load(&home.write_config(&bucket(&home, &endpoint))).unwrap();
+    let admin = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    config.admin_listen = Some(admin);
+    let get = async |path: &str| {
+        let response = reqwest::get(format!("http://{admin}{path}")).await.ok()?;
+        Some((response.status().as_u16(), response.text().await.ok()?))
+    };
+    let waits =
+        async || get("/readyz").await.is_some_and(|(status, said)| status == 503 && said.contains("does not answer"));
+    let look = async {
+        until(waits).await;
+        assert_eq!(get("/livez").await.unwrap().0, 200);
+        let (_, status) = get("/status").await.unwrap();
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let reason = status["reasons"][0].as_str().unwrap();
+        assert!(status["ready"] == false && reason.contains("could not be checked"), "{status}");
+        is_away.store(false, Ordering::SeqCst);
+    };
+    let (running, ()) = in_time(async { tokio::join!(Box::pin(weir_origin::start(config)), look) }).await;
+    let running = running.unwrap();
+    until(async || get("/readyz").await.is_some_and(|(status, _)| status == 200)).await;
+    assert_eq!(running.admin_address(), Some(admin));
+    running.cut().await;
+}
+
 #[test]
 fn a_cluster_without_its_engine_is_refused() {
     let home = Home::new();
@@ -52,10 +102,8 @@ fn a_cluster_without_its_engine_is_refused() {
         assert!(code == Some(2) && errors.contains("needs [store] url of a bucket"), "{errors}");
     }
     let config = bucket(&home, "http://127.0.0.1:1");
-    for arguments in [&["check"][..], &[]] {
-        let (code, _, errors) = run(arguments, &home, &config);
-        assert!(code == Some(1) && errors.contains("could not be checked"), "{errors}");
-    }
+    let (code, _, errors) = run(&["check"], &home, &config);
+    assert!(code == Some(1) && errors.contains("could not be checked"), "{errors}");
     let (code, _, errors) = run(&["members"], &home, &config);
     assert!(code == Some(1) && errors.contains("nodes/"), "{errors}");
 }
