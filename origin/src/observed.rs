@@ -170,12 +170,13 @@ impl Observed {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
 
-    use prometheus::Registry;
+    use prometheus::{Registry, TextEncoder};
 
     use super::*;
 
-    /// On one thread, which a lock would stop: so that whatever waits for it ends the test by its deadline.
+    /// On one thread, as any task that blocks would stop all of them.
     #[tokio::test(flavor = "current_thread")]
     async fn while_a_message_has_the_table_metrics_and_other_tasks_go_on() {
         let registry = Registry::new();
@@ -205,12 +206,15 @@ mod tests {
             _ = &mut look => panic!("the table is in use"),
             () = tokio::task::yield_now() => {}
         }
-        let shown = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let (sender, shown) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(TextEncoder::new().encode_to_string(&registry.gather())));
+        let shown = shown.recv_timeout(Duration::from_secs(30));
+        release.0.send(()).unwrap();
+        let shown = shown.expect("metrics wait for no message").unwrap();
         for (bound, in_use) in [("observed_agents", 1), ("observed_edges", 1), ("observed_messages", 1)] {
             let line = format!("weir_bound_in_use{{bound=\"{bound}\"}} {in_use}");
             assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
         }
-        release.0.send(()).unwrap();
         holder.await.unwrap();
         assert_eq!((second.await.map(|taken| taken.is_ok()), look.await), (Some(true), Some(1)));
     }
