@@ -31,6 +31,7 @@ pub mod reconcile;
 mod record_engine;
 mod running;
 mod shared_read;
+mod start;
 mod starting;
 mod status;
 mod stored_documents;
@@ -54,6 +55,7 @@ pub mod cluster_records {
 pub use families::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;
-pub use running::{Running, start};
+pub use running::Running;
+pub use start::start;
 pub use stored_documents::{StoredDocuments, stored_documents};
 pub use verify::verify;
