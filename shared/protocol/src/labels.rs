@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plain_text::make_plain;
+
 /// The most labels of an agent.
 pub const MAX_LABELS: usize = 32;
 
@@ -61,6 +63,11 @@ impl Labels {
     /// Keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// Makes values of others plain, for display: they are not compared with anything.
+    pub(crate) fn make_plain(&mut self) {
+        self.0.values_mut().for_each(|value| make_plain(value, MAX_VALUE_BYTES));
     }
 
     /// Whether all of `wanted` are here with the same values. No labels are in all.

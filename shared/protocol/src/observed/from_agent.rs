@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Instance, ObservedError, Row, check_agent, parse};
+use super::{Instance, ObservedError, Row, parse, take_agent};
 use crate::labels::Labels;
 use crate::name::ServiceName;
 
@@ -40,8 +40,9 @@ impl AgentObserved {
     /// # Errors
     /// It is malformed, or exceeds a bound.
     pub fn parse(json: &[u8]) -> Result<Self, ObservedError> {
-        let read: Self = parse(json)?;
-        check_agent(&read.version, &read.rows)?;
+        let mut read: Self = parse(json)?;
+        take_agent(&mut read.version, &mut read.rows)?;
+        read.labels.make_plain();
         Ok(read)
     }
 }
@@ -66,6 +67,23 @@ mod tests {
         assert_eq!(serde_json::to_string(&read).unwrap() + "\n", GOLDEN);
         let later = GOLDEN.replace(r#""seq""#, r#""later":{},"seq""#);
         assert_eq!(AgentObserved::parse(later.as_bytes()).unwrap(), read);
+    }
+
+    #[test]
+    fn words_of_others_are_plain_after_reading() {
+        let long = format!("{}{}", "e".repeat(250), "\\u202e");
+        for (field, words, expected) in [
+            ("no edge has it", r"one\ntwo\u001b[31m", r"one two\u{1b}[31m"),
+            ("no edge has it", long.as_str(), &format!(r"{}\u{{202", "e".repeat(250))),
+            ("0.3.0", r"1\u0000", r"1\u{0}"),
+            ("b2", r"b\u20662", r"b\u{2066}2"),
+        ] {
+            let read = AgentObserved::parse(GOLDEN.replacen(field, words, 1).as_bytes()).unwrap();
+            let problem = read.rows.iter().find_map(|row| row.problem.as_ref()).expect("a row has a problem");
+            let labels = read.labels.iter().map(|(_, value)| value.to_owned());
+            let all: Vec<_> = labels.chain([problem.text.clone(), read.version.clone()]).collect();
+            assert!(all.iter().any(|text| text == expected), "{words}: {all:?}");
+        }
     }
 
     #[test]

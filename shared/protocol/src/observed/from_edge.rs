@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::from_agent::is_false;
-use super::{Instance, ObservedError, Row, check_agent, check_length, parse};
+use super::{Instance, ObservedError, Row, parse, take_agent, take_text};
 use crate::descriptor::rfc3339;
 use crate::labels::Labels;
 use crate::name::{NodeName, ServiceName};
@@ -113,13 +113,13 @@ impl EdgeObserved {
     /// # Errors
     /// It is malformed, or exceeds a bound.
     pub fn parse(json: &[u8]) -> Result<Self, ObservedError> {
-        let read: Self = parse(json)?;
+        let mut read: Self = parse(json)?;
         let mut names = BTreeSet::new();
         if let Some(twice) = read.agents.iter().find(|agent| !names.insert(&agent.agent)) {
             return Err(ObservedError::AgentTwice(twice.agent.clone()));
         }
-        read.agents.iter().try_for_each(|agent| check_agent(&agent.version, &agent.rows))?;
-        read.refused.iter().try_for_each(|refused| check_length("reason", &refused.reason, MAX_REASON_BYTES))?;
+        read.agents.iter_mut().try_for_each(|agent| take_agent(&mut agent.version, &mut agent.rows))?;
+        read.refused.iter_mut().try_for_each(|one| take_text("reason", &mut one.reason, MAX_REASON_BYTES))?;
         Ok(read)
     }
 }
@@ -143,6 +143,10 @@ mod tests {
         twice.agents.push(read.agents[0].clone());
         let error = EdgeObserved::parse(&serde_json::to_vec(&twice).unwrap()).unwrap_err().to_string();
         assert_eq!(error, "agent `cluster-1` is there twice");
+        // An edge of the release before passes on what its agents say.
+        let hidden = GOLDEN.replace("expired", r"ex\u202epired").replace("0.3.0", r"0.\u00073.0");
+        let read = EdgeObserved::parse(hidden.as_bytes()).unwrap();
+        assert_eq!((&*read.refused[0].reason, &*read.agents[0].version), (r"ex\u{202e}pired", r"0.\u{7}3.0"));
     }
 
     proptest! {

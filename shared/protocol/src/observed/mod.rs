@@ -19,6 +19,8 @@ pub use self::instance::{Instance, InstanceError, MAX_INSTANCE_BYTES};
 pub use self::row::{Current, Desired, HookState, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row};
 pub use self::transfer::{Transfer, TransferKind};
 
+use crate::plain_text::make_plain;
+
 /// The longest message of an agent or an edge, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
@@ -63,8 +65,15 @@ fn check_length(field: &'static str, text: &str, most: usize) -> Result<(), Obse
     if text.len() > most { Err(ObservedError::TextTooLong { field, most }) } else { Ok(()) }
 }
 
-fn check_agent(version: &str, rows: &[Row]) -> Result<(), ObservedError> {
-    check_length("version", version, MAX_VERSION_BYTES)?;
-    let mut problems = rows.iter().filter_map(|row| row.problem.as_ref());
-    problems.try_for_each(|problem| check_length("text", &problem.text, MAX_PROBLEM_BYTES))
+/// Checks the words of others, and makes them plain: they end on terminals and in pages.
+fn take_text(field: &'static str, text: &mut String, most: usize) -> Result<(), ObservedError> {
+    check_length(field, text, most)?;
+    make_plain(text, most);
+    Ok(())
+}
+
+fn take_agent(version: &mut String, rows: &mut [Row]) -> Result<(), ObservedError> {
+    take_text("version", version, MAX_VERSION_BYTES)?;
+    let mut problems = rows.iter_mut().filter_map(|row| row.problem.as_mut());
+    problems.try_for_each(|problem| take_text("text", &mut problem.text, MAX_PROBLEM_BYTES))
 }
