@@ -72,6 +72,9 @@ metric_families! {
         events: IntCounterVec = "weir_agent_events_total" { event: EVENTS };
         /// 1 while an edge sends events. Without them changes arrive with the next poll.
         pub(crate) event_stream_connected: IntGauge = "weir_agent_event_stream_connected";
+        /// Event streams that were silent for longer than three heartbeats and were opened again. Alert when it goes on growing: a
+        /// proxy on the way may hold back what edges send, and changes arrive with the polls alone.
+        pub(crate) event_streams_silent: IntCounter = "weir_agent_event_streams_silent_total";
         /// Messages to the edge in use about what this agent runs. `resync`: the edge lacked earlier ones, so all rows follow.
         /// `deferred`: the edge has no room or is busy. `unavailable`: it is older, or does not know who sends. Alert when only
         /// `deferred` grows.

@@ -77,6 +77,14 @@ impl Task for EventStream {
                 end = self.follow() => end,
             };
             self.metrics.event_stream_connected.set(0);
+            if let StreamEnd::Request(RequestError::Silent(after)) = &end {
+                self.metrics.event_streams_silent.inc();
+                tracing::warn!(
+                    ?after,
+                    "the event stream was silent and is opened again: if this goes on, something on the way to the edge, such as a \
+                     proxy, holds back what it sends, and changes arrive with the polls alone"
+                );
+            }
             let pause = match end {
                 // The agent ended it, at a moment of its own. What happens in between would be lost.
                 StreamEnd::OtherEdge | StreamEnd::Old | StreamEnd::OtherConnection => Duration::ZERO,

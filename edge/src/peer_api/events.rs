@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use http::{HeaderValue, Method, Request, Response, header};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
-use weir_protocol::event::{CONTENT_TYPE, Cursor, Event, EventKind, RelayedHeartbeat};
+use weir_protocol::event::{CONTENT_TYPE, Cursor, Event, EventKind, RelayedHeartbeat, UNBUFFERED};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_runtime::bounds::Bound;
@@ -91,6 +91,7 @@ impl Events {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(UNBUFFERED.0, HeaderValue::from_static(UNBUFFERED.1));
         Ok(response)
     }
 

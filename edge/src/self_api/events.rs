@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::MissedTickBehavior;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
-use weir_protocol::event::{CONTENT_TYPE, RevisionSeen, Upstream};
+use weir_protocol::event::{CONTENT_TYPE, RevisionSeen, UNBUFFERED, Upstream};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody};
 
@@ -60,6 +60,7 @@ impl SelfApi {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(UNBUFFERED.0, HeaderValue::from_static(UNBUFFERED.1));
         Ok(response)
     }
 }

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
+use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen, UNBUFFERED};
 use weir_protocol::problem::Problem;
 use weir_protocol::query;
 use weir_publish::{Retired, Validity};
@@ -92,6 +92,7 @@ impl Events {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(UNBUFFERED.0, HeaderValue::from_static(UNBUFFERED.1));
         Ok(response)
     }
 

@@ -24,6 +24,9 @@ pub const MAX_CURSOR_BYTES: usize = 100;
 /// The media type of the stream.
 pub const CONTENT_TYPE: &str = "application/x-ndjson";
 
+/// The header of every event stream, with its value: nginx and its like would hold its lines back until a buffer is full.
+pub const UNBUFFERED: (&str, &str) = ("x-accel-buffering", "no");
+
 /// The interval of heartbeats in seconds. A heartbeat says that all events so far were sent.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 
