@@ -11,7 +11,7 @@ metric_families! {
         messages: IntCounterVec = "weir_edge_agent_observed_messages_total" { result: ["accepted", "resync", "no_room"] };
         /// Rows that were dropped: about services that the agent may not read.
         pub(crate) dropped_rows: IntCounter = "weir_edge_agent_observed_rows_dropped_total";
-        /// Agents that have said what they run. `unheard`: not heard for 90 s; forgotten after a day.
+        /// Agents that have said what they run. `unheard`: no request came for 90 s; forgotten after a day.
         pub(super) agents: IntGaugeVec = "weir_edge_agents" { state: ["connected", "unheard"] };
         /// Messages to origins about what agents run. `resync`: the origin lacked earlier ones, so everything follows.
         /// `deferred`: it is busy, or has no room. `unavailable`: it is older.

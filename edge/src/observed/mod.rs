@@ -129,7 +129,7 @@ impl Observed {
         Ok(())
     }
 
-    /// An agent has sent an authenticated request about itself, or reads its events.
+    /// An agent has sent an authenticated request about itself.
     pub(crate) fn heard(&self, name: &NodeName) {
         self.table().heard(name, self.inner.clock.now());
     }

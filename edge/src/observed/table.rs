@@ -13,8 +13,9 @@ use weir_protocol::observed::{AgentObserved, Instance, MAX_AGENT_ROWS};
 
 use super::agent::{AGENT_BYTES, AgentState, Identity, Order, order};
 
-/// An agent that was not heard for this long is not connected.
-const UNHEARD_AFTER: Duration = Duration::from_secs(90);
+/// An agent that was not heard for this long is not connected. An agent sends a request at least every minute. It is noticed
+/// within [`PASS_INTERVAL`](super::PASS_INTERVAL), so 90 s after the last request at most.
+const UNHEARD_AFTER: Duration = Duration::from_secs(85);
 
 /// An agent that was not heard for this long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -210,7 +211,7 @@ mod tests {
         for agent in ["one", "two"] {
             site.accept(agent, message("a", 1, "f", &["shop", "docs"], &[])).unwrap();
         }
-        site.pass(89);
+        site.pass(84);
         site.table.heard(&"one".parse().unwrap(), site.now);
         site.pass(1);
         let state = |site: &Site, name: &str| (site.table.agents[name].is_unheard, site.table.agents[name].number);

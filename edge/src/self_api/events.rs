@@ -145,10 +145,8 @@ impl Writer {
                     Ok(CatalogChange::Suspect(Some(_)) | CatalogChange::Released(_) | CatalogChange::Heartbeat(_)) => {}
                     Err(RecvError::Closed) => return Err(NotTaken::Drained.into()),
                 },
-                _ = heartbeats.tick() => {
-                    self.inner.observed.heard(&self.session.agent.name);
-                    self.send(AgentEventKind::Heartbeat).await?;
-                }
+                // No sign of life of the agent: the system of an agent that was stopped takes it, too.
+                _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,
             }
         }
     }

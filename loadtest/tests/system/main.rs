@@ -31,6 +31,7 @@ mod rolling_restart;
 mod rot;
 mod rotation;
 mod signing;
+mod silent_agents;
 mod site;
 mod slow_readers;
 mod three_processes;
