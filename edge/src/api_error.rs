@@ -41,6 +41,7 @@ const NO_SELF: Kind = (StatusCode::NOT_FOUND, "no-self", "The client is nobody t
 const TOO_MANY_SERVICES: Kind = (StatusCode::UNPROCESSABLE_ENTITY, "too-many-services", "Too many services");
 const TOO_MANY_STREAMS: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open");
 const TOO_MANY_POLLS: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-polls", "Too many polls of this agent");
+const TOO_MANY_MESSAGES: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-messages", "Too many messages of this agent");
 const RESYNC: Kind = (StatusCode::CONFLICT, "resync", "An earlier message is missing");
 const NO_ROOM: Kind = (StatusCode::TOO_MANY_REQUESTS, "no-room", "There is no room for what the agent runs");
 const TOO_LONG: Kind = (StatusCode::PAYLOAD_TOO_LARGE, "too-long", "The request is too long");
@@ -77,6 +78,8 @@ pub(crate) enum ApiError {
     TooManyStreams,
     /// Of agents with one name.
     TooManyPolls,
+    /// About what agents with one name run.
+    TooManyMessages,
     /// What an agent says that it runs does not follow what the edge has.
     ObservedResync,
     NoRoomForObserved,
@@ -156,6 +159,11 @@ impl From<ApiError> for Problem {
             ApiError::TooManyPolls => problem(
                 TOO_MANY_POLLS,
                 "Other batch polls of agents with this name are in progress: await their answers, and give each cluster a name of its own.",
+            )
+            .retry_after(RETRY_AFTER),
+            ApiError::TooManyMessages => problem(
+                TOO_MANY_MESSAGES,
+                "Agents with this name say what they run more often than once a second: send changes together, and give each cluster a name of its own.",
             )
             .retry_after(RETRY_AFTER),
             ApiError::ObservedResync => {

@@ -7,8 +7,10 @@ metric_families! {
     /// The families of what agents say that they run.
     pub(crate) struct ObservedMetrics {
         /// Messages of agents about what they run. `resync`: one before it is missing, so the agent sends all rows. `no_room`:
-        /// `observed_bytes`, or the rows that one agent may have, are used up.
-        messages: IntCounterVec = "weir_edge_agent_observed_messages_total" { result: ["accepted", "resync", "no_room"] };
+        /// `observed_bytes`, or the rows that one agent may have, are used up. `too_many`: agents with one name send more often
+        /// than agents do, and the messages were not read.
+        messages: IntCounterVec = "weir_edge_agent_observed_messages_total"
+            { result: ["accepted", "resync", "no_room", "too_many"] };
         /// Rows that were dropped: about services that the agent may not read.
         pub(crate) dropped_rows: IntCounter = "weir_edge_agent_observed_rows_dropped_total";
         /// Agents that have said what they run. `unheard`: no request came for 90 s; forgotten after a day.
@@ -27,7 +29,7 @@ metric_families! {
 }
 
 impl ObservedMetrics {
-    pub(super) fn received(&self, result: &str) {
+    pub(crate) fn received(&self, result: &str) {
         self.messages.with_label_values(&[result]).inc();
     }
 }

@@ -7,6 +7,7 @@
 mod batch;
 mod events;
 mod following;
+mod message_rate;
 mod metrics;
 mod observed;
 mod rows;
@@ -26,6 +27,7 @@ use weir_runtime::serve::{Body, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
 
 use self::following::Wanted;
+use self::message_rate::MessageRate;
 
 pub(crate) use self::metrics::SelfMetrics;
 use self::rows::{Following, Row};
@@ -42,8 +44,8 @@ const MAX_FOLLOWING_BYTES: u64 = 256 << 20;
 /// The most batch polls in progress of agents with one name. One that finds what the last one found is not counted.
 const MAX_POLLS_PER_AGENT: usize = 8;
 
-/// The most agents whose batch polls in progress are counted.
-const MAX_POLLING_AGENTS: u64 = 100_000;
+/// The most agents whose batch polls in progress, and messages, are counted.
+const MAX_COUNTED_AGENTS: u64 = 100_000;
 
 /// What an agent follows is forgotten when it has not asked for this long.
 const FOLLOWING_IDLE: Duration = Duration::from_secs(600);
@@ -70,6 +72,8 @@ struct Inner {
     heartbeats: Heartbeats,
     following: Cache<(Agent, Wanted), Arc<Following>>,
     polls: Cache<NodeName, Arc<Semaphore>>,
+    /// Of messages about what agents run.
+    message_rates: Cache<NodeName, Arc<MessageRate>>,
     streams: Arc<Semaphore>,
     max_streams: usize,
     observed: Observed,
@@ -104,7 +108,8 @@ impl SelfApi {
                     })
                     .time_to_idle(FOLLOWING_IDLE)
                     .build(),
-                polls: Cache::new(MAX_POLLING_AGENTS),
+                polls: Cache::new(MAX_COUNTED_AGENTS),
+                message_rates: Cache::new(MAX_COUNTED_AGENTS),
                 streams: Arc::new(Semaphore::new(max_streams)),
                 max_streams,
                 observed,

@@ -6,6 +6,7 @@ use weir_protocol::observed::{AgentObserved, MAX_MESSAGE_BYTES, Row};
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::Inner;
+use super::message_rate::MessageRate;
 use crate::access::Agent;
 use crate::api_error::ApiError;
 use crate::observed::Rejected;
@@ -27,6 +28,12 @@ impl Inner {
         request: &mut Request<RequestBody>,
         agent: &Agent,
     ) -> Result<Response<Body>, ApiError> {
+        let clock = self.catalog.clock();
+        let rate = self.message_rates.get_with_by_ref(&agent.name, || MessageRate::new(clock.now()).into());
+        if !rate.admits(clock.now()) {
+            self.observed.metrics().received("too_many");
+            return Err(ApiError::TooManyMessages);
+        }
         let body = std::mem::replace(request.body_mut(), RequestBody::Empty).read(MAX_MESSAGE_BYTES).await?;
         let mut message = AgentObserved::parse(&body).map_err(|error| ApiError::Malformed(error.to_string()))?;
         let dropped = keep_readable(&mut message, |service| agent.may_read(service));

@@ -1,10 +1,12 @@
 //! What agents say that they run: what an edge accepts of it, shows, and tells its origins.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 use weir_edge::config::AuthMode;
+use weir_protocol::agent_event::HEARTBEAT_SECONDS;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::observed::{EdgeObserved, Proved, Row};
 use weir_protocol::token::SigningKey;
@@ -110,6 +112,58 @@ async fn what_does_not_follow_is_requested_again_and_two_agents_of_a_name_are_fl
     let mut client = site.client_as("agent", "h2").await;
     let forgotten = post(&mut client, message("a1", 13, false, &[], "")).await;
     assert_eq!(forgotten.status, 409, "another run of the edge has nothing");
+}
+
+/// This test waits for one.
+const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
+
+#[tokio::test]
+async fn what_the_edge_sends_is_no_sign_of_life_of_an_agent() {
+    let site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h2").await;
+    assert_eq!(post(&mut client, message("a1", 1, true, &["shop-a"], "")).await.status, 204);
+    let mut stream = client.begin("GET", "/v1/agents/self/events", &[]).await;
+    assert_eq!(stream.headers["x-accel-buffering"], "no");
+    let silence = async || {
+        let heard_at = shown(&site, "/v1/agents/cluster-1").await["heard_at"].as_str().unwrap().to_owned();
+        SystemTime::now().duration_since(humantime::parse_rfc3339(&heard_at).unwrap()).unwrap()
+    };
+    let mut seen = String::new();
+    while !seen.contains(r#""event":"heartbeat""#) {
+        seen.push_str(std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap());
+    }
+    let before = silence().await;
+    assert!(before > HEARTBEAT / 2, "the system of an agent that is stopped takes heartbeats, too: {before:?}");
+    assert_eq!(client.get("/v1/agents/self/services", &[]).await.status, 200);
+    assert!(silence().await < before);
+}
+
+#[tokio::test]
+async fn a_flood_of_messages_is_not_read_and_words_of_agents_are_plain() {
+    let site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let words = "\u{1b}[2Jall is well\u{202e}\n";
+    assert_eq!(post(&mut client, message("a1", 1, true, &["shop-a"], words)).await.status, 204);
+    let text = shown(&site, "/v1/agents/cluster-1").await["rows"][0]["problem"]["text"].clone();
+    assert_eq!(text, r"\u{1b}[2Jall is well\u{202e} ");
+
+    let limited = async |client: &mut Client| loop {
+        // It was accepted before.
+        let reply = post(client, message("a1", 1, false, &[], "")).await;
+        if reply.status != 204 {
+            return reply;
+        }
+    };
+    let refused = limited(&mut client).await;
+    let kind = refused.problem()["type"].clone();
+    assert_eq!((refused.status, kind), (429, json!("urn:weir:problem:too-many-messages")));
+    assert_eq!(refused.header("retry-after"), "5");
+    let count = |result: &str| site.metric("weir_edge_agent_observed_messages_total", &[("result", result)]);
+    assert!(count("too_many") == 1.0 && count("accepted") >= 60.0, "{} were accepted", count("accepted"));
+    site.until("a later one is accepted", async || {
+        post(&mut client, message("a1", 2, false, &[], "")).await.status == 204
+    })
+    .await;
 }
 
 #[tokio::test]
