@@ -106,7 +106,7 @@ pub struct ServiceStatus {
     pub hook_failures: u64,
     /// The last error of `exec` for the release in force.
     pub hook_error: Option<String>,
-    /// What has made hooks fail since the last success.
+    /// What has made hooks fail since the last success, also those of earlier releases.
     pub(crate) hook_problem: Option<Problem>,
     /// The last line that the command of this error wrote to stderr. It stays on this machine.
     pub hook_stderr: Option<String>,

@@ -189,11 +189,12 @@ impl Hook {
                 true if recorded => HookState::Succeeded,
                 _ => HookState::Pending,
             };
-            let error = result.err().filter(|_| for_present);
-            status.hook_stderr = error.as_ref().and_then(HookError::last_line).map(str::to_owned);
-            status.hook_problem = error.as_ref().map(|error| {
+            // It began with the first failure since a success, of whichever release.
+            status.hook_problem = result.as_ref().err().map(|error| {
                 Problem::after(status.hook_problem.as_ref(), error.problem(), error.to_string(), SystemTime::now())
             });
+            let error = result.err().filter(|_| for_present);
+            status.hook_stderr = error.as_ref().and_then(HookError::last_line).map(str::to_owned);
             status.hook_error = error.map(|error| error.to_string());
         });
         succeeded && recorded

@@ -351,7 +351,10 @@ impl Follower {
             status.switches += switches;
             if hook.is_some() || release.is_none() {
                 status.hook = if hook.is_some() { HookState::Pending } else { HookState::None };
-                (status.hook_error, status.hook_stderr, status.hook_problem) = (None, None, None);
+                (status.hook_error, status.hook_stderr) = (None, None);
+            }
+            if hook.is_none() {
+                status.hook_problem = None;
             }
             status.release = release;
         });

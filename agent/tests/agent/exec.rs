@@ -250,3 +250,36 @@ async fn exec_runs_again_if_its_result_was_not_recorded() {
     assert_eq!(agent.status.borrow().hook, HookState::Succeeded);
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn a_hook_that_fails_has_one_problem_until_it_succeeds() {
+    let (world, edge) = World::with_edge().await;
+    let gate = world.path().join("gate");
+    edge.answers.publish(&shop(), with_content("1"));
+    let mut config = with_exec(&world, &edge, &format!("test -e {}", gate.display()));
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    let mut agent = Agent::start(config).await;
+    let failures = async |agent: &mut Agent, above| {
+        agent.until("it has failed", |status| status.hook_failures > above && status.hook == HookState::Failed).await;
+        let problem = agent.shown().await["services"]["shop"]["problem"].clone();
+        let since = humantime::parse_rfc3339(problem["since"].as_str().unwrap()).unwrap();
+        (since, problem["tries"].as_u64().unwrap())
+    };
+    let (first, tries) = failures(&mut agent, 0).await;
+    for release in ["2", "3"] {
+        // Whole seconds are shown.
+        while std::time::SystemTime::now() < first + Duration::from_secs(1) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let before = agent.status.borrow().hook_failures;
+        edge.answers.publish(&shop(), with_content(release));
+        agent.poll().await;
+        let (since, more) = failures(&mut agent, before).await;
+        assert_eq!(since, first, "the release is another one, the problem is not");
+        assert!(more > tries && more > before, "{more} after {before}");
+    }
+    std::fs::write(gate, "").unwrap();
+    agent.until("it succeeds", |status| status.hook == HookState::Succeeded).await;
+    assert_eq!(agent.shown().await["services"]["shop"]["problem"], serde_json::Value::Null);
+    agent.stop().await;
+}
