@@ -11,7 +11,7 @@ use crate::status::ServiceStatus;
 /// An agent is ready once it knows its services and every one has a release. One that no edge has, perhaps because its name is
 /// wrong, only degrades an agent that has a release of another. Failing polls and hooks, and a release that is not proved to be
 /// current, degrade it, because the release in force stays in force. So does a service that the edge no longer lists, and an
-/// edge that is cut off from its origins: `age` is that of its last answer.
+/// edge that is cut off from its origins: `age` is that of its last answer. So do old releases that pile up.
 pub(crate) fn readiness(
     services: &[(ServiceName, ServiceStatus)],
     are_known: bool,
@@ -41,6 +41,11 @@ pub(crate) fn readiness(
         }
         if let Some(error) = &status.hook_error {
             warnings.push(format!("a hook of {name}: {}", one_line(error)));
+        }
+        if let count @ 1.. = status.unremoved_releases {
+            warnings.push(format!(
+                "{count} old releases of {name} cannot be removed and take disk space: the log says which file, and why"
+            ));
         }
         if let Some(problem) = status.freshness(now).and_then(|assessed| assessed.problem) {
             warnings.push(format!("{name} is not proved to be current: {problem}"));

@@ -110,6 +110,8 @@ pub struct ServiceStatus {
     pub(crate) hook_problem: Option<Problem>,
     /// The last line that the command of this error wrote to stderr. It stays on this machine.
     pub hook_stderr: Option<String>,
+    /// Old releases that could not be removed.
+    pub unremoved_releases: usize,
     /// Since when the origin has not reached the upstream, as an edge's events say. Not signed.
     pub upstream_unreachable_since: Option<SystemTime>,
     /// With `trust`: what is proved about the freshness of the release, and `max_proof_age`.
@@ -185,6 +187,7 @@ impl ServiceStatus {
                 "last_error": self.hook_error,
                 "stderr": self.hook_stderr,
             },
+            "unremoved_releases": self.unremoved_releases,
             "upstream_unreachable_since": time(self.upstream_unreachable_since),
             "proof": self.freshness(now).map(|assessed| serde_json::json!({
                 "current_at": time(assessed.current_at),

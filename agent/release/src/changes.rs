@@ -74,7 +74,7 @@ fn compare(
     let mut new = ConfinedDir::open(after)?;
     each_file(after, |path| match &mut old {
         None => report(ChangeKind::Added, path),
-        Some(old) => match old.stat(path)? {
+        Some(old) => match old.stat(path).or_else(|error| if is_denied(&error) { Ok(None) } else { Err(error) })? {
             Some(stat) if !is_type(&stat, FileType::Directory) => {
                 if differs(path, old, &stat, &mut new)? {
                     report(ChangeKind::Changed, path)
@@ -95,7 +95,7 @@ fn compare(
 /// Visits everything but directories.
 fn each_file(root: &Path, mut visit: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let mut result = Ok(());
-    ConfinedDir::open(root)?.walk(|path, is_directory| {
+    ConfinedDir::open(root)?.skip_unreadable().walk(|path, is_directory| {
         if !is_directory {
             result = visit(path);
         }
@@ -116,7 +116,17 @@ fn differs(path: &[u8], old: &mut ConfinedDir, was: &Stat, new: &mut ConfinedDir
     if executable(was) != executable(&is) || was.st_size != is.st_size {
         return Ok(true);
     }
-    Ok(!equal(old.open_file(path)?, new.open_file(path)?)?)
+    match (old.open_file(path), new.open_file(path)) {
+        (Ok(old), Ok(new)) => Ok(!equal(old, new)?),
+        // Its mode was changed, at least.
+        (Err(error), _) | (_, Err(error)) if is_denied(&error) => Ok(true),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
+/// A hook may have given a file to another user, or taken its permissions away.
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 fn equal(mut a: impl Read, mut b: impl Read) -> io::Result<bool> {

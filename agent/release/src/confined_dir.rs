@@ -5,11 +5,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 use crate::modes::Modes;
 
@@ -22,6 +23,8 @@ pub(crate) struct ConfinedDir {
     last: Option<(Vec<u8>, OwnedFd)>,
     /// The number of directories created.
     made: u64,
+    /// Whether directories that cannot be read are left out.
+    skips_unreadable: bool,
 }
 
 /// Splits `a/b/c` into `a/b` and `c`.
@@ -44,8 +47,14 @@ impl ConfinedDir {
 
     /// The same, to create entries in it with these modes.
     pub(crate) fn open_to_write(path: &Path, modes: Modes) -> io::Result<Self> {
-        let root = rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?;
-        Ok(Self { root, modes, last: None, made: 0 })
+        let root = open_directory(rustix::fs::CWD, path)?;
+        Ok(Self { root, modes, last: None, made: 0, skips_unreadable: false })
+    }
+
+    /// Visits what it can, and leaves out directories of other users.
+    pub(crate) fn skip_unreadable(mut self) -> Self {
+        self.skips_unreadable = true;
+        self
     }
 
     fn directory(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
@@ -170,7 +179,12 @@ impl ConfinedDir {
         while let Some((parent, name)) = waiting.pop() {
             path.truncate(parent);
             path = join(&path, &name);
-            for entry in list(self.directory(&path)?)? {
+            let skips = self.skips_unreadable && !path.is_empty();
+            let directory = match self.directory(&path) {
+                Err(error) if skips && error.kind() == io::ErrorKind::PermissionDenied => continue,
+                opened => opened?,
+            };
+            for entry in list(directory)? {
                 let (name, file_type) = entry?;
                 let child = join(&path, &name);
                 let is_directory = self.is_directory(&child, file_type)?;
@@ -226,6 +240,8 @@ impl ConfinedDir {
                     match rustix::fs::renameat(&directory, &below, &self.root, &top) {
                         Ok(()) => break top,
                         Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
+                        // Its entry for the parent changes.
+                        Err(Errno::ACCESS) if permit_owner(&directory, below.as_slice()).is_ok() => {}
                         Err(error) => return Err(error.into()),
                     }
                 });
@@ -243,7 +259,7 @@ impl ConfinedDir {
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         let mut result = Ok(());
         let root = rustix::io::dup(&self.root)?;
-        let mut walked = Self { root, modes: self.modes, last: None, made: 0 };
+        let mut walked = Self { root, modes: self.modes, last: None, made: 0, skips_unreadable: false };
         walked.walk(|path, is_directory| {
             result = if is_directory { self.sync_directory(path) } else { self.sync_file(path) };
             result.is_ok()
@@ -272,8 +288,24 @@ pub(crate) fn start_writing(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
-fn open_directory(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::openat(at, name, DIRECTORY | OFlags::RDONLY, Mode::empty())?)
+/// Opens a directory. A hook may have taken its permissions away: the owner gets them back.
+fn open_directory(at: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
+    let open = || rustix::fs::openat(&at, name, DIRECTORY | OFlags::RDONLY, Mode::empty());
+    Ok(match open() {
+        Err(Errno::ACCESS) => permit_owner(&at, name).and_then(|()| open()),
+        opened => opened,
+    }?)
+}
+
+/// Lets the owner of a directory read, write and search it, which may have been the reason why something failed.
+fn permit_owner(at: impl AsFd, name: impl Arg) -> rustix::io::Result<()> {
+    let directory = rustix::fs::openat(at, name, DIRECTORY | OFlags::PATH, Mode::empty())?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
+    if mode.contains(Mode::RWXU) {
+        return Err(Errno::ACCESS);
+    }
+    // By its descriptor, because what has its name may be replaced by a link; it cannot be read, and so has no other way.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), mode | Mode::RWXU)
 }
 
 /// The entries of a directory without `.` and `..`.

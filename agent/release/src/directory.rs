@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -43,6 +44,8 @@ pub struct ServiceDirectory {
     required_hooks: Option<String>,
     /// Held during writes to disk.
     writer: Mutex<()>,
+    /// The old releases that could not be removed.
+    unremoved: AtomicUsize,
     /// The last state written. Held briefly only.
     cached: Mutex<Cached>,
     /// The root stays locked while somebody may write here.
@@ -91,6 +94,7 @@ impl ServiceDirectory {
             modes,
             required_hooks,
             writer: Mutex::default(),
+            unremoved: AtomicUsize::default(),
             cached: Mutex::new(Cached { state: State::default(), is_read: false, in_use: None }),
             lock,
         }
@@ -123,6 +127,9 @@ impl ServiceDirectory {
             }
             _ => Restored::Intact,
         };
+        if self.unremoved() > 0 {
+            self.prune();
+        }
         if state != State::default() && state_file::is_missing(&self.path) {
             let _writer = self.writer();
             write_state(&self.path, &self.state())?;
@@ -355,7 +362,7 @@ impl ServiceDirectory {
         Ok(())
     }
 
-    /// Removes old releases. A failure is retried at the next switch.
+    /// Removes old releases. A failure is retried at the next poll and switch.
     fn prune(&self) {
         let _writer = self.writer();
         let (state, in_use) = {
@@ -373,9 +380,18 @@ impl ServiceDirectory {
         }
         needed.sort_unstable();
         needed.dedup();
-        if let Err(error) = prune::prune(&self.path, &needed, self.keep_releases) {
-            tracing::warn!(%error, "old releases cannot be removed");
+        let errors = prune::prune(&self.path, &needed, self.keep_releases).unwrap_or_else(|error| vec![error]);
+        // Logged when it changes: it is tried again at each poll.
+        if self.unremoved.swap(errors.len(), Ordering::Relaxed) != errors.len()
+            && let Some(error) = errors.first()
+        {
+            tracing::warn!(service = %self.service, count = errors.len(), %error, "old releases cannot be removed");
         }
+    }
+
+    /// The old releases that could not be removed.
+    pub fn unremoved(&self) -> usize {
+        self.unremoved.load(Ordering::Relaxed)
     }
 
     fn cached(&self) -> MutexGuard<'_, Cached> {

@@ -9,19 +9,32 @@ use crate::layout::{INCOMING, RELEASES};
 use crate::name::ReleaseName;
 use crate::tree::remove_tree;
 
-/// Removes releases, except the needed ones and the youngest others, `keep` in total.
-pub(crate) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Result<(), ReleaseError> {
+/// The end of the names of releases that are being removed.
+const REMOVED: &str = ".removed";
+
+/// Removes releases, except the needed ones and the youngest others, `keep` in total, and what could not be removed before.
+/// Returns the error of each that is still there.
+pub(crate) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Result<Vec<ReleaseError>, ReleaseError> {
     let mut others = self::releases(service)?;
     others.retain(|(_, name)| !needed.contains(name));
     let releases = service.join(RELEASES);
-    for name in surplus(others, needed, keep.saturating_sub(needed.len())) {
-        // Renamed first: a directory with a release's name is always complete.
-        let removed = releases.join(format!(".{name}.removed"));
-        remove_tree(&removed)?;
-        fs::rename(releases.join(name.to_string()), &removed).map_err(disk("rename", &removed))?;
-        remove_tree(&removed)?;
+    let mut errors = Vec::new();
+    for entry in fs::read_dir(&releases).map_err(disk("list", &releases))? {
+        let entry = entry.map_err(disk("list", &releases))?;
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") && name.as_encoded_bytes().ends_with(REMOVED.as_bytes()) {
+            errors.extend(remove_tree(&entry.path()).err());
+        }
     }
-    Ok(())
+    for name in surplus(others, needed, keep.saturating_sub(needed.len())) {
+        // Renamed first: a directory with a release's name is always complete. The number keeps it apart from one of the same
+        // name that could not be removed.
+        let removed = (0..).map(|number| releases.join(format!(".{name}.{number}{REMOVED}")));
+        let removed = removed.into_iter().find(|path| !path.exists()).expect("there are fewer than numbers");
+        let renamed = fs::rename(releases.join(name.to_string()), &removed).map_err(disk("rename", &removed));
+        errors.extend(renamed.and_then(|()| remove_tree(&removed)).err());
+    }
+    Ok(errors)
 }
 
 /// The complete releases on disk, with the times at which they were made. Foreign directories are left out.
@@ -52,16 +65,18 @@ fn surplus(
 
 /// Removes releases that are partly unpacked or removed, and incoming tarballs.
 pub(crate) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+    let mut first = Ok(());
     for (folder, prefix) in [(RELEASES, "."), (INCOMING, "")] {
         let folder = service.join(folder);
         for entry in fs::read_dir(&folder).map_err(disk("list", &folder))? {
             let entry = entry.map_err(disk("list", &folder))?;
             if entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()) {
-                remove_tree(&entry.path())?;
+                // One that cannot be removed keeps no other.
+                first = first.and(remove_tree(&entry.path()));
             }
         }
     }
-    Ok(())
+    first
 }
 
 #[cfg(test)]

@@ -130,6 +130,9 @@ metric_families! {
         hook_runs: IntCounterVec = "weir_agent_hook_runs_total" { service, result: HOOK_RESULTS };
         /// Runs of `check`. All but `success` prevent a switch.
         check_runs: IntCounterVec = "weir_agent_check_runs_total" { service, result: HOOK_RESULTS };
+        /// Old releases that cannot be removed and take disk space: a hook gave files to another user, or mounted something
+        /// there. The log says which. Alert above 0.
+        unremoved_releases: GaugeVec = "weir_agent_releases_unremoved" { service };
         /// Services that `weir-agent rollback` holds at a release.
         pinned: GaugeVec = "weir_agent_pinned" { service };
         /// When the hooks last succeeded, in Unix seconds; the oldest of all services with hooks. Survives restarts. 0: the
@@ -183,6 +186,7 @@ pub(crate) struct Metrics {
     proof_degraded: ServiceGauges,
     upstream_unreachable: ServiceGauges,
     pinned: ServiceGauges,
+    unremoved_releases: ServiceGauges,
 }
 
 impl std::ops::Deref for Metrics {
@@ -221,6 +225,7 @@ impl Metrics {
             proof_degraded: gauges(&families.proof_degraded, std::ops::Add::add),
             upstream_unreachable: gauges(&families.upstream_unreachable, std::ops::Add::add),
             pinned: gauges(&families.pinned, std::ops::Add::add),
+            unremoved_releases: gauges(&families.unremoved_releases, std::ops::Add::add),
             families,
         })
     }
@@ -276,6 +281,7 @@ impl Metrics {
             &self.proof_degraded,
             &self.upstream_unreachable,
             &self.pinned,
+            &self.unremoved_releases,
         ];
         gauges.iter().for_each(|gauges| gauges.forget(service));
         // A service that never began has no series.
@@ -306,6 +312,7 @@ impl Metrics {
             generation: self.generation.with_label_values(&[service.as_str()]),
             hook_pending: self.hook_pending.of(service),
             pinned: self.pinned.of(service),
+            unremoved_releases: self.unremoved_releases.of(service),
         }
     }
 
@@ -362,6 +369,7 @@ pub(crate) struct ServiceMetrics {
     pub(crate) generation: IntGauge,
     pub(crate) hook_pending: ServiceGauge,
     pub(crate) pinned: ServiceGauge,
+    pub(crate) unremoved_releases: ServiceGauge,
 }
 
 /// The families of one service with `trust`.

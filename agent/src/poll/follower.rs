@@ -376,7 +376,8 @@ impl Follower {
                 self.switched(why, transfer);
             }
         }
-        let state = self.directory.state();
+        let (state, unremoved) = (self.directory.state(), self.directory.unremoved());
+        self.metrics.unremoved_releases.set(unremoved as f64);
         self.metrics.last_success.set(unix_seconds(now));
         let release = release_of(&self.directory, &state);
         if let Some(release) = &release {
@@ -388,6 +389,7 @@ impl Follower {
             }
             status.release = release;
             status.confirmed = true;
+            status.unremoved_releases = unremoved;
             status.polls += 1;
             status.refreshes += u64::from(refresh);
             status.unchanged += u64::from(outcome == Outcome::Unchanged);

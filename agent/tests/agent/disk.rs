@@ -1,10 +1,13 @@
 //! Modes for a group, and a read-only root file system.
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::agent_under_test::{Agent, World, shop};
+use crate::assigned::until;
+use crate::edge::TestEdge;
 use crate::tarball::Tarball;
 
 fn mode(path: &Path) -> u32 {
@@ -100,4 +103,103 @@ async fn only_the_root_of_the_agent_is_written() {
 fn is_not_allowed(stderr: &[u8]) -> bool {
     let text = String::from_utf8_lossy(stderr);
     ["unshare: ", "mount: "].iter().any(|program| text.contains(program))
+}
+
+/// The program, as a user whom modes bind: as root it loses the rights that ignore them.
+fn bound_by_modes() -> Command {
+    let program = env!("CARGO_BIN_EXE_weir-agent");
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-dac_override,-dac_read_search,-fowner", program]);
+    command
+}
+
+/// A process that is killed at the end.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+    }
+}
+
+fn write_config(world: &World, edge: &TestEdge, more: &str, hook: &str) -> std::path::PathBuf {
+    let (file, root) = (world.path().join("agent.toml"), world.path().join("root"));
+    let config = format!(
+        "edges = ['{}']\nca = 'ca.pem'\nroot = '{}'\nkeep_releases = 1\n{more}\n[[service]]\nname = 'shop'\nexec = {hook:?}\n",
+        edge.url(),
+        root.display()
+    );
+    std::fs::write(&file, config).unwrap();
+    file
+}
+
+#[tokio::test]
+async fn modes_that_a_hook_leaves_keep_no_release_and_fail_no_hook() {
+    let (world, edge) = World::with_edge().await;
+    let hook = "cat \"$WEIR_CHANGES\" > ../../changes && mkdir -p left/deep && touch left/deep/file \
+                && chmod 500 left/deep && chmod 000 left dir content .";
+    let file = write_config(&world, &edge, "", hook);
+    for content in ["one", "two", "six"] {
+        edge.answers.publish(&shop(), Tarball::new().file("content", content).file("dir/file", "1").finish());
+        let mut command = bound_by_modes();
+        command.arg("--config").arg(&file).arg("--once");
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert!(output.status.success(), "{content}: {output:?}");
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("cannot be removed"), "{content}: {output:?}");
+    }
+    let releases = world.releases();
+    assert!(releases.len() == 2 && releases.iter().all(|name| !name.starts_with('.')), "{releases:?}");
+    let changes = std::fs::read_to_string(world.service_dir().join("changes")).unwrap();
+    let mut changes: Vec<_> = changes.lines().collect();
+    changes.sort_unstable();
+    let expected =
+        [r#"{"change":"changed","path":"content"}"#, r#"{"change":"removed","path":"left/deep/file"}"#].to_vec();
+    assert_eq!(changes, expected);
+}
+
+#[tokio::test]
+async fn releases_that_cannot_be_removed_are_counted_until_they_can_be() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can give a folder to another user");
+        return;
+    }
+    let (world, edge) = World::with_edge().await;
+    let publish = |content: &str| edge.answers.publish(&shop(), Tarball::new().file("content", content).finish());
+    let (one, _) = publish("one");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let hook = "[ $(cat content) != one ] || (mkdir foreign && touch foreign/file && chmod 700 foreign && chown 65534 foreign)";
+    let file = write_config(&world, &edge, &format!("admin_listen = '{port}'\npoll_interval = '1s'"), hook);
+    let mut command = bound_by_modes();
+    let log = std::fs::File::create(world.path().join("log")).unwrap();
+    command.arg("--config").arg(&file).stdout(std::process::Stdio::null()).stderr(log);
+    let _agent = Killed(command.spawn().unwrap());
+    let get = |path: &str| {
+        let mut answer = String::new();
+        let mut stream = std::net::TcpStream::connect(port)?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {port}\r\nConnection: close\r\n\r\n").as_bytes())?;
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    let shows = |path: &str, wanted: &str| get(path).is_ok_and(|answer: String| answer.contains(wanted));
+    let succeeded = |count: u32| {
+        let wanted = format!("weir_agent_hook_runs_total{{result=\"success\"}} {count}\n");
+        shows("/metrics", &wanted)
+    };
+    for (count, content) in [(1, "one"), (2, "two"), (3, "three")] {
+        if count > 1 {
+            publish(content);
+        }
+        until("its hook has run", || succeeded(count)).await;
+    }
+    until("it is counted", || shows("/metrics", "weir_agent_releases_unremoved 1\n")).await;
+    assert!(shows("/readyz", "degraded: 1 old releases of shop cannot be removed"), "{:?}", get("/readyz"));
+    let left = world.service_dir().join(format!("releases/.{one}.0.removed/foreign"));
+    std::os::unix::fs::chown(&left, Some(0), None).unwrap();
+    until("the next poll removes it", || shows("/metrics", "weir_agent_releases_unremoved 0\n")).await;
+    assert!(!left.exists() && shows("/readyz", "ready\n") && !shows("/readyz", "degraded"), "{:?}", get("/readyz"));
+    let warned = std::fs::read_to_string(world.path().join("log")).unwrap().matches("cannot be removed").count();
+    assert_eq!(warned, 1, "once, not with each poll");
 }
