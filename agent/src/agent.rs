@@ -26,7 +26,7 @@ use crate::poll::DownloadLimits;
 use crate::readiness::readiness;
 use crate::reload::{self, Reloader};
 use crate::roster::{Roster, followed_before};
-use crate::services::{Command, Services};
+use crate::services::{Command, ListError, Services};
 use crate::status::ServiceStatus;
 use crate::supervise::supervise;
 use crate::verify::Trust;
@@ -226,6 +226,11 @@ impl Running {
     pub(crate) async fn services_are_known(&self) {
         // The sender lives as long as the agent.
         let _ = self.services.are_known.subscribe().wait_for(|known| *known).await;
+    }
+
+    /// Why no edge answered the last request for the services that there are.
+    pub(crate) fn list_error(&self) -> watch::Receiver<Option<ListError>> {
+        self.services.list_error.subscribe()
     }
 
     /// Polls a service as soon as its task is free; the status shows when that is done. Ignores services that are not

@@ -16,6 +16,9 @@ use weir_runtime::{failure, shutdown, telemetry};
 
 const PROGRAM: &str = "weir-agent";
 
+/// How it says why it ends, unless the format of the log was chosen: with `--once` a person or a pipeline reads it.
+const FATAL: LogFormat = LogFormat::Text;
+
 /// One thread is enough for the polls of many services, and two keep them going while a download is decrypted. More would
 /// cost memory on machines with many processors: each has a stack, and an arena of the allocator.
 #[tokio::main(worker_threads = 2)]
@@ -33,17 +36,17 @@ async fn main() -> ExitCode {
     limit_arenas();
     let config = match args.clone().into_config() {
         Ok(config) => config,
-        Err(error) => return failure::invalid_in_log(PROGRAM, error),
+        Err(error) => return failure::invalid_in_log(PROGRAM, FATAL, error),
     };
     if let Err(error) = telemetry::init_logs("info", LogFormat::of_role()) {
-        return failure::invalid_in_log(PROGRAM, error);
+        return failure::invalid_in_log(PROGRAM, FATAL, error);
     }
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     let result = match args.once {
         true => weir_agent::once(config, args.once_timeout).await.map_err(anyhow::Error::from),
         false => run(config, &args).await,
     };
-    failure::exit_code_in_log(PROGRAM, result)
+    failure::exit_code_in_log(PROGRAM, FATAL, result)
 }
 
 /// Prints every error of a configuration and of the files that it names.

@@ -10,6 +10,7 @@ use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 use crate::agent::{Running, start_once};
 use crate::config::Config;
+use crate::services::ListError;
 use crate::status::ServiceStatus;
 
 /// How long retryable errors are retried, by default.
@@ -21,11 +22,9 @@ pub enum OnceError {
     /// The agent did not start.
     #[error("{0:#}")]
     Start(anyhow::Error),
-    /// No edge said in time which services there are.
-    #[error(
-        "no edge listed in time the services that this agent should follow: give the agent a token or a certificate that the edge accepts"
-    )]
-    NoList,
+    /// No edge said which services there are, and why.
+    #[error("no edge listed the services that this agent should follow: {0}")]
+    NoList(String),
     /// A service failed.
     #[error("{service}: {reason}")]
     Service {
@@ -49,8 +48,19 @@ pub async fn once(config: Config, timeout: Duration) -> Result<(), OnceError> {
 }
 
 async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
-    if tokio::time::timeout_at(deadline, running.services_are_known()).await.is_err() {
-        return Err(OnceError::NoList);
+    let mut error = running.list_error();
+    let reason = tokio::select! {
+        () = running.services_are_known() => None,
+        final_error = error.wait_for(|error| error.as_ref().is_some_and(|error| !error.is_retryable)) => {
+            final_error.ok().and_then(|error| error.clone())
+        }
+        () = tokio::time::sleep_until(deadline) => {
+            let last = running.list_error().borrow().clone();
+            Some(last.unwrap_or_else(|| ListError { message: "none answered in time".to_owned(), is_retryable: true }))
+        }
+    };
+    if let Some(ListError { message, .. }) = reason {
+        return Err(OnceError::NoList(message));
     }
     // At the same time: what fails for good must not wait for what may still succeed.
     let services = running.services();

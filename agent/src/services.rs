@@ -52,9 +52,19 @@ pub(crate) struct Service {
     pub(crate) hooks: ServiceConfig,
 }
 
+/// Why no edge said which services there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListError {
+    pub(crate) message: String,
+    /// Whether a retry may succeed without a change of configuration.
+    pub(crate) is_retryable: bool,
+}
+
 /// The services that are followed now.
 pub(crate) struct Services {
     followed: RwLock<BTreeMap<ServiceName, Service>>,
+    /// Why no edge answered the last request for the services that there are.
+    pub(crate) list_error: watch::Sender<Option<ListError>>,
     /// Whether an edge has said which services there are, if that matters.
     pub(crate) are_known: watch::Sender<bool>,
     /// When an origin confirmed the last answer with all services, if that was long before the answer.
@@ -108,6 +118,7 @@ impl Services {
     pub(crate) fn new() -> Self {
         Self {
             followed: RwLock::default(),
+            list_error: watch::Sender::new(None),
             are_known: watch::Sender::new(false),
             cut_off: Mutex::default(),
             not_allowed: Mutex::default(),

@@ -51,9 +51,9 @@ async fn main() -> ExitCode {
     }
     let config = match Config::load(&file) {
         Ok(config) => config,
-        Err(error) => return failure::invalid_in_log(PROGRAM, error),
+        Err(error) => return failure::invalid_in_log(PROGRAM, LogFormat::of_role(), error),
     };
-    failure::exit_code_in_log(PROGRAM, run(config, &file).await)
+    failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file).await)
 }
 
 /// Prints every error of a configuration and of the files that it names.

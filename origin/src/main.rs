@@ -81,9 +81,9 @@ async fn main() -> ExitCode {
     limit_arenas();
     let config = match Config::load(&file) {
         Ok(config) => Config { lower_generations: arguments.lower_generations, ..config },
-        Err(error) => return failure::invalid_in_log(PROGRAM, error),
+        Err(error) => return failure::invalid_in_log(PROGRAM, LogFormat::of_role(), error),
     };
-    failure::exit_code_in_log(PROGRAM, run(config, &file).await)
+    failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file).await)
 }
 
 /// Prints all errors, one on each line. Files that may be created later are printed, and are no errors.

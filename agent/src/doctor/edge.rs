@@ -15,7 +15,7 @@ use weir_runtime::tls;
 
 use super::{Finding, Findings, identity};
 use crate::config::{Config, EdgeUrl, HttpMode};
-use crate::edge_client::Edges;
+use crate::edge_client::{Edges, RequestError};
 use crate::metrics::Metrics;
 
 /// How long each step may take.
@@ -29,6 +29,11 @@ const SMALL_SKEW: Duration = Duration::from_secs(2);
 
 pub(super) async fn check(url: &EdgeUrl, config: &Config) -> Vec<Finding> {
     let mut findings = Findings::new(url.to_string());
+    // Each check below needs it, and would blame something else.
+    if let Err(error) = tls::read_roots(&config.ca) {
+        findings.fail("tls", error.to_string(), ca_advice(&config.ca.display().to_string()));
+        return findings.found;
+    }
     if let Some(proxy) = &config.proxy {
         // Only the proxy knows the edge's name, and reaches its port.
         findings.ok("proxy", format!("requests go through {proxy}: its name and port are checked"));
@@ -95,7 +100,13 @@ async fn udp(findings: &mut Findings, url: &EdgeUrl, config: &Config) {
         return findings.ok("udp", format!("not used: {reason}"));
     }
     let result = match client(url, config, HttpMode::H3) {
-        Ok(client) => client.first().handshake().await.map_err(|error| error.to_string()),
+        Ok(client) => match client.first().handshake().await {
+            // UDP passes.
+            Err(error @ RequestError::Certificate(_)) => {
+                return findings.fail("udp", error.to_string(), ca_advice(&config.ca.display().to_string()));
+            }
+            done => done.map_err(|error| error.to_string()),
+        },
         Err(error) => Err(format!("{error:#}")),
     };
     let Err(error) = result else { return findings.ok("udp", "a QUIC handshake succeeds: HTTP/3 is used") };
@@ -149,9 +160,7 @@ async fn handshake(findings: &mut Findings, url: &EdgeUrl, config: &Config, stre
 fn advice(cause: Option<&rustls::Error>, url: &EdgeUrl, ca: &str) -> String {
     use CertificateError as C;
     match cause {
-        Some(rustls::Error::InvalidCertificate(C::UnknownIssuer | C::BadSignature)) => {
-            format!("The authority in `ca` ({ca}) did not sign the edge's certificate: let it name the one that did.")
-        }
+        Some(rustls::Error::InvalidCertificate(C::UnknownIssuer | C::BadSignature)) => ca_advice(ca),
         Some(rustls::Error::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. })) => {
             format!("Issue a certificate for `{}`, or use a name of the certificate in `edges`.", url.host())
         }
@@ -162,8 +171,17 @@ fn advice(cause: Option<&rustls::Error>, url: &EdgeUrl, ca: &str) -> String {
             "The edge refuses this agent's certificate: check `client_certificate`, and `client_ca` of the edge."
                 .to_owned()
         }
+        Some(rustls::Error::InvalidCertificate(_)) => format!("{} Or renew the edge's certificate.", ca_advice(ca)),
         _ => "Check that the port is that of the edge's `listen`, and that no proxy opens TLS.".to_owned(),
     }
+}
+
+/// What to do when the edge's certificate is not of the authority.
+fn ca_advice(ca: &str) -> String {
+    format!(
+        "Let `ca` ({ca}) name the certificate of the authority that signed the edge's certificate: not that certificate itself, \
+         and no other authority."
+    )
 }
 
 async fn identity_and_clock(findings: &mut Findings, url: &EdgeUrl, config: &Config) {

@@ -135,7 +135,9 @@ async fn offered(
 
 fn no_response(error: &RequestError) -> Refused {
     let advice = match error {
-        RequestError::Certificate(_) => "Check `client_certificate`, and `client_ca` of the edge.",
+        RequestError::Certificate(_) => {
+            "Check that `ca` is the authority of the edge's certificate, and `client_certificate` with `client_ca` of the edge."
+        }
         RequestError::Token(_) => "Correct `token_file`: one line, as `weir token issue` writes it.",
         _ => "The edge's log has the reason.",
     };

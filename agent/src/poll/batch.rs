@@ -21,7 +21,7 @@ use crate::edge_client::{Asked, Edge, Edges, Protocol};
 use crate::metrics::Metrics;
 use crate::roster_messages::{List, RosterHandle};
 use crate::selection::Selection;
-use crate::services::{OLD, ReceivedRow, Services};
+use crate::services::{ListError, OLD, ReceivedRow, Services};
 use crate::supervise::Task;
 
 /// The task that polls for all services.
@@ -79,6 +79,8 @@ struct Failed {
     /// The preferred edge is older, or does not know who asks.
     is_unavailable: bool,
     retry_after: Option<Duration>,
+    /// Whether a retry may succeed at one of them.
+    is_retryable: bool,
     errors: Vec<String>,
     request_id: RequestId,
 }
@@ -132,8 +134,8 @@ impl Batch {
     async fn poll(&self, edges: &Edges, selection: &Selection) -> Result<Answer, Failed> {
         let mut attempt = edges.attempt_with_age();
         let request_id = RequestId::new(fastrand::u64(..));
-        let (is_unavailable, retry_after, errors) = (false, None, Vec::new());
-        let mut failed = Failed { is_unavailable, retry_after, errors, request_id };
+        let (is_unavailable, retry_after, is_retryable, errors) = (false, None, false, Vec::new());
+        let mut failed = Failed { is_unavailable, retry_after, is_retryable, errors, request_id };
         let preferred = edges.preferred();
         for edge in attempt.in_order() {
             match self.ask(edge, selection, &failed.request_id).await {
@@ -156,6 +158,7 @@ impl Batch {
                         let is_404 = matches!(error, PollError::Status { status: StatusCode::NOT_FOUND, .. });
                         failed.is_unavailable |= std::ptr::eq(edge, preferred) && is_404;
                         failed.retry_after = failed.retry_after.max(error.retry_after());
+                        failed.is_retryable |= error.is_retryable();
                         if error.is_edge_failure() {
                             attempt.failed(edge);
                         }
@@ -220,6 +223,12 @@ impl Batch {
     /// Passes the rows on. Returns whether all edges are to be asked: lists lack a service for long.
     async fn take(&mut self, polled: Result<Answer, Failed>, selection: &Selection) -> bool {
         let (now, random) = (Instant::now(), fastrand::f64());
+        self.services.list_error.send_replace(
+            polled
+                .as_ref()
+                .err()
+                .map(|failed| ListError { message: failed.errors.join("; "), is_retryable: failed.is_retryable }),
+        );
         let protocol = match polled {
             Ok(Answer { new, age, protocol }) => {
                 self.metrics.batch_polled(if new.is_some() { "changed" } else { "unchanged" });

@@ -168,10 +168,9 @@ async fn once_reports_its_error() {
     assert_eq!(world.read("content").as_deref(), Some("one"));
     let output = run("unknown").await;
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains(&format!("unknown: {}: the edge answers 404", edge.url())),
-        "{output:?}"
-    );
+    let expected = format!("weir-agent: unknown: {}: the edge answers 404", edge.url());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.lines().next_back().unwrap().starts_with(&expected), "a person reads it: {output:?}");
 }
 
 #[tokio::test]

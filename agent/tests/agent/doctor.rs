@@ -100,10 +100,22 @@ async fn each_obstacle_is_named_with_what_to_do() {
     let other = World::new();
     let mut config = world.config(&[edge.url()]);
     config.ca = other.path().join("ca.pem");
-    let found = findings(&config).await;
-    let (_, verdict, text) = of(&found, "tls");
-    assert!(*verdict == Verdict::Fail && text.contains("`ca`"), "{text}");
-    assert!(found.iter().all(|(check, ..)| *check != "udp"), "a handshake says nothing of UDP: {found:?}");
+    let other_ca = config.clone();
+    // Nor is the edge's own certificate an authority, nor can this be said of UDP where TCP is closed.
+    config.ca = world.path().join("edge.pem");
+    let mut no_tcp = other_ca.clone();
+    let relay = crate::relay::Relay::start(edge.address).await;
+    relay.close_tcp();
+    no_tcp.edges = vec![relay.url().parse().unwrap()];
+    for config in [&other_ca, &config, &no_tcp] {
+        let found = findings(config).await;
+        let of_ca: Vec<_> = found.iter().filter(|(_, _, text)| text.contains("Let `ca`")).collect();
+        assert!(of_ca.len() == 1 && of_ca[0].1 == Verdict::Fail, "{found:?}");
+        assert!(
+            found.iter().all(|(_, _, text)| !text.contains("Let UDP port") && !text.contains("opens TLS")),
+            "{found:?}"
+        );
+    }
     let config = world.config(&[format!("https://127.0.0.2:{}", edge.address.port())]);
     let relay = tokio::net::TcpListener::bind(("127.0.0.2", edge.address.port())).await.unwrap();
     let to = edge.address;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_agent::config::ServiceConfig;
+use weir_agent::config::{ServiceConfig, ServiceList};
 use weir_agent::once;
 
 use crate::agent_under_test::{Agent, NEVER, World, shop};
@@ -76,6 +76,21 @@ async fn once_fails_with_the_reason() {
     let mut nowhere = config;
     nowhere.ca = world.path().join("no-such.pem");
     assert!(reason(once(nowhere, LONG).await).contains("no-such.pem"));
+}
+
+#[tokio::test]
+async fn an_agent_without_a_list_says_what_the_edge_answered() {
+    let (world, edge) = World::with_edge().await;
+    edge.answers.assign(&[]);
+    let mut config = world.config(&[edge.url()]);
+    (config.list, config.services) = (ServiceList::Assigned, Vec::new());
+    let reason = async |timeout| once(config.clone(), timeout).await.expect_err("it fails").to_string();
+    edge.answers.fail_batch_polls(401);
+    let refused = tokio::time::timeout(PATIENCE, reason(NEVER)).await.expect("a bad token ends it at once");
+    assert!(refused.contains("401 Unauthorized: The token has expired.") && refused.contains("token"), "{refused}");
+    edge.answers.fail_batch_polls(503);
+    let late = reason(Duration::from_secs(2)).await;
+    assert!(late.contains("no edge listed the services") && late.contains("503"), "{late}");
 }
 
 #[tokio::test]

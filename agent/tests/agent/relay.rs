@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Forwards to an edge.
 pub(crate) struct Relay {
@@ -19,6 +19,7 @@ pub(crate) struct Relay {
     delay: Arc<AtomicU64>,
     /// Bytes from the edge that pass through each connection, until it is closed.
     tcp: Arc<AtomicI64>,
+    tcp_task: AbortHandle,
     _tasks: JoinSet<()>,
 }
 
@@ -31,9 +32,9 @@ impl Relay {
                 let passing = || Arc::new(AtomicI64::new(i64::MAX));
                 let (udp_passing, tcp_passing) = (passing(), passing());
                 let (delay, mut tasks) = (Arc::default(), JoinSet::new());
-                tasks.spawn(forward_tcp(tcp, to, tcp_passing.clone()));
+                let tcp_task = tasks.spawn(forward_tcp(tcp, to, tcp_passing.clone()));
                 tasks.spawn(forward_udp(Arc::new(udp), to, udp_passing.clone(), Arc::clone(&delay)));
-                return Self { address, udp: udp_passing, delay, tcp: tcp_passing, _tasks: tasks };
+                return Self { address, udp: udp_passing, delay, tcp: tcp_passing, tcp_task, _tasks: tasks };
             }
         }
         panic!("no port is free for TCP and UDP");
@@ -46,6 +47,11 @@ impl Relay {
     /// From now on datagrams pass, or vanish.
     pub(crate) fn open_udp(&self, open: bool) {
         self.udp.store(if open { i64::MAX } else { 0 }, Ordering::SeqCst);
+    }
+
+    /// Nothing listens on TCP any more.
+    pub(crate) fn close_tcp(&self) {
+        self.tcp_task.abort();
     }
 
     /// From now on datagrams to the edge take this long.

@@ -12,9 +12,8 @@ pub fn report(program: &str, error: &anyhow::Error) {
     eprintln!("{}", line(program, error));
 }
 
-/// Reports the fatal error of a role in the format of its log, whatever the log filter is.
-pub fn report_in_log(program: &str, error: &anyhow::Error) {
-    let role = LogFormat::of_role();
+/// Reports the fatal error of a role in the format of its log, whatever the log filter is. `role`: the format if none was chosen.
+pub fn report_in_log(program: &str, role: LogFormat, error: &anyhow::Error) {
     match role.or_environment().unwrap_or(role) {
         LogFormat::Text => report(program, error),
         LogFormat::Json => eprintln!("{}", record(program, error, SystemTime::now())),
@@ -28,8 +27,8 @@ pub fn invalid(program: &str, error: impl Into<anyhow::Error>) -> ExitCode {
 }
 
 /// The exit code of invalid configuration, which is reported in the role's log.
-pub fn invalid_in_log(program: &str, error: impl Into<anyhow::Error>) -> ExitCode {
-    report_in_log(program, &error.into());
+pub fn invalid_in_log(program: &str, role: LogFormat, error: impl Into<anyhow::Error>) -> ExitCode {
+    report_in_log(program, role, &error.into());
     ExitCode::from(2)
 }
 
@@ -40,8 +39,8 @@ pub fn exit_code(program: &str, done: anyhow::Result<()>) -> ExitCode {
 }
 
 /// The exit code of a role that has ended. Its error is reported in its log.
-pub fn exit_code_in_log(program: &str, done: anyhow::Result<()>) -> ExitCode {
-    let failed = done.inspect_err(|error| report_in_log(program, error)).is_err();
+pub fn exit_code_in_log(program: &str, role: LogFormat, done: anyhow::Result<()>) -> ExitCode {
+    let failed = done.inspect_err(|error| report_in_log(program, role, error)).is_err();
     ExitCode::from(u8::from(failed))
 }
 

@@ -106,8 +106,15 @@ impl Answers {
         let is_known = request.headers().get("if-none-match").is_some_and(|known| *known == tag);
         let code = fails.unwrap_or(if is_known { 304 } else { 200 });
         state.own.as_mut().expect("it is there").polls.push((code, query));
-        let body = if code == 200 { Body::from(body) } else { Body::Empty };
+        let body = match code {
+            200 => Body::from(body),
+            401 => Body::from(br#"{"detail":"The token has expired."}"#.to_vec()),
+            _ => Body::Empty,
+        };
         let mut response = Response::builder().status(code).header("etag", tag);
+        if code == 401 {
+            response = response.header("content-type", "application/problem+json");
+        }
         if let Some(age) = age {
             response = response.header("age", age);
         }
