@@ -404,7 +404,13 @@ impl Origin {
                 }
             }
         }
-        answered
+        match answered {
+            Ok(response) => match rejection(response.status()) {
+                None => Ok(response),
+                Some(why) => Err(self.unreachable(format!("it {why}"))),
+            },
+            failed => failed,
+        }
     }
 
     /// Reports the outcome of a request to the circuit breaker.
@@ -462,7 +468,12 @@ fn last_failure(name: &str, last_error: Option<&str>) -> String {
 /// The error of a response that rejects the edge itself, whatever the request.
 fn rejection(status: StatusCode) -> Option<String> {
     let is_rejection = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-    is_rejection.then(|| format!("answered {status}: it rejects the client certificate of this edge"))
+    is_rejection.then(|| {
+        format!(
+            "answered {status}: it rejects the client certificate of this edge; its log has the reason. Check \
+             `client_certificate`, and `client_ca` of the origin"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -42,6 +42,11 @@ async fn an_origin_that_refuses_this_edge_is_not_up() {
     let origin = &status["origins"][0];
     assert_eq!(origin["up"], false);
     assert!(origin["last_error"].as_str().unwrap().contains("client certificate"), "{origin}");
+    let detail = site.client("h2").await.get(TARBALL, &[]).await.problem()["detail"].to_string();
+    assert!(
+        detail.contains("401") && detail.contains("client certificate") && !detail.contains("protocol"),
+        "{detail}"
+    );
     site.origin.refuse(false);
     site.until("it finds the origin", async || site.admin("/readyz").await == (200, "ready\n".to_owned())).await;
 }

@@ -8,6 +8,9 @@ pub fn plain_words(cause: &(dyn Error + 'static)) -> Option<&'static str> {
     if is_not_tls(cause) {
         return Some("the server does not speak TLS there: check the port, which may be that of an admin listener");
     }
+    if let Some(words) = refused_certificate(cause) {
+        return Some(words);
+    }
     match cause.to_string().as_str() {
         "client error (Connect)" => Some(""),
         // Reported by requests that wait for a connection which another request opens.
@@ -39,6 +42,26 @@ pub fn is_not_tls(cause: &(dyn Error + 'static)) -> bool {
         || wrapped.is_some_and(|cause| is_not_tls(cause))
 }
 
+/// What the server's alert says of the client's certificate.
+fn refused_certificate(cause: &(dyn Error + 'static)) -> Option<&'static str> {
+    use rustls::AlertDescription as Alert;
+    let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let Some(rustls::Error::AlertReceived(alert)) = cause.downcast_ref() else {
+        return wrapped.and_then(|wrapped| refused_certificate(wrapped));
+    };
+    match alert {
+        Alert::CertificateRequired => Some("the server requires a client certificate"),
+        Alert::CertificateExpired => Some("the server refuses the client certificate: it has expired"),
+        Alert::UnknownCA => Some("the server refuses the client certificate: it does not know the authority"),
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateUnknown
+        | Alert::AccessDenied => Some("the server refuses the client certificate"),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +77,7 @@ mod tests {
         assert!(plain_words(&io::Error::other("request was canceled")).unwrap().contains("shares"));
         assert_eq!(plain_words(&io::Error::other("client error (Connect)")), Some(""));
         assert_eq!(plain_words(&rustls::Error::DecryptError), None);
+        let alert = io::Error::other(rustls::Error::AlertReceived(rustls::AlertDescription::UnknownCA));
+        assert!(plain_words(&alert).unwrap().contains("does not know the authority"));
     }
 }
