@@ -151,21 +151,7 @@ impl From<ApiError> for Problem {
             ApiError::TooManyServices(reason) => {
                 problem(TOO_MANY_SERVICES, format!("{reason}: narrow the assignments, or the patterns in `services`."))
             }
-            ApiError::TooManyStreams => problem(
-                TOO_MANY_STREAMS,
-                "The edge has reached its limit of event streams: poll, and retry later.",
-            )
-            .retry_after(RETRY_AFTER),
-            ApiError::TooManyPolls => problem(
-                TOO_MANY_POLLS,
-                "Other batch polls of agents with this name are in progress: await their answers, and give each cluster a name of its own.",
-            )
-            .retry_after(RETRY_AFTER),
-            ApiError::TooManyMessages => problem(
-                TOO_MANY_MESSAGES,
-                "Agents with this name say what they run more often than once a second: send changes together, and give each cluster a name of its own.",
-            )
-            .retry_after(RETRY_AFTER),
+            error @ (ApiError::TooManyStreams | ApiError::TooManyPolls | ApiError::TooManyMessages) => too_many(&error),
             ApiError::ObservedResync => {
                 problem(RESYNC, "This edge lacks an earlier message of this agent: send all rows, with `full`.")
             }
@@ -185,6 +171,22 @@ impl From<ApiError> for Problem {
             }
         }
     }
+}
+
+/// What agents may do again later.
+fn too_many(error: &ApiError) -> Problem {
+    let (kind, detail) = match error {
+        ApiError::TooManyPolls => (
+            TOO_MANY_POLLS,
+            "Other batch polls of agents with this name are in progress: await their answers, and give each cluster a name of its own.",
+        ),
+        ApiError::TooManyMessages => (
+            TOO_MANY_MESSAGES,
+            "Agents with this name say what they run more often than once a second: send changes together, and give each cluster a name of its own.",
+        ),
+        _ => (TOO_MANY_STREAMS, "The edge has reached its limit of event streams: poll, and retry later."),
+    };
+    problem(kind, detail).retry_after(RETRY_AFTER)
 }
 
 /// The challenge (RFC 6750 section 3): without a credential there is no error code.
