@@ -10,6 +10,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
+use tokio::sync::{mpsc, oneshot};
 use weir_protocol::problem::Problem;
 
 use super::unread::Http2Body;
@@ -28,6 +29,8 @@ pub enum Body {
     Empty,
     /// Bytes in memory.
     Full(Bytes),
+    /// Parts that a task writes, such as events.
+    Parts(Parts),
     /// Bytes as they become available.
     Stream(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>),
 }
@@ -36,6 +39,14 @@ impl Body {
     /// A body from anything that yields frames of bytes.
     pub fn stream(body: impl HttpBody<Data = Bytes, Error = BoxError> + Send + 'static) -> Self {
         Self::Stream(Box::pin(body))
+    }
+
+    /// Waits until it has failed for a reason that does not wait for the reader to take the bytes before it.
+    pub(super) async fn failed(&mut self) {
+        match self {
+            Body::Parts(parts) => parts.failed().await,
+            Body::Empty | Body::Full(_) | Body::Stream(_) => std::future::pending().await,
+        }
     }
 }
 
@@ -63,6 +74,7 @@ impl HttpBody for Body {
                 let Body::Full(bytes) = std::mem::take(body) else { unreachable!("matched above") };
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
+            Body::Parts(parts) => Pin::new(parts).poll_frame(cx),
             Body::Stream(stream) => stream.as_mut().poll_frame(cx),
         }
     }
@@ -71,6 +83,7 @@ impl HttpBody for Body {
         match self {
             Body::Empty => true,
             Body::Full(bytes) => bytes.is_empty(),
+            Body::Parts(_) => false,
             Body::Stream(stream) => stream.is_end_stream(),
         }
     }
@@ -79,8 +92,47 @@ impl HttpBody for Body {
         match self {
             Body::Empty => SizeHint::with_exact(0),
             Body::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Body::Parts(_) => SizeHint::default(),
             Body::Stream(stream) => stream.size_hint(),
         }
+    }
+}
+
+/// The reading end of a body that a task writes in parts.
+#[derive(Debug)]
+pub struct Parts {
+    received: mpsc::Receiver<Result<Bytes, BoxError>>,
+    /// `None`: it was.
+    is_clean: Option<oneshot::Receiver<()>>,
+}
+
+impl Parts {
+    pub(super) fn new(received: mpsc::Receiver<Result<Bytes, BoxError>>, is_clean: oneshot::Receiver<()>) -> Self {
+        Self { received, is_clean: Some(is_clean) }
+    }
+
+    /// Waits until the writer has ended the body with an error.
+    pub(super) async fn failed(&mut self) {
+        if let Some(is_clean) = &mut self.is_clean {
+            if is_clean.await.is_err() {
+                return;
+            }
+            self.is_clean = None;
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+impl HttpBody for Parts {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.received.poll_recv(cx).map(|part| match part {
+            Some(Ok(part)) if part.is_empty() => None,
+            Some(part) => Some(part.map(Frame::data)),
+            None => Some(Err("the stream was cut off".into())),
+        })
     }
 }
 

@@ -1,14 +1,11 @@
 //! Bodies that a task writes in parts, at the pace of the reader: event streams.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::{Body, BoxError};
+use super::body::{Body, BoxError, Parts};
 use crate::shutdown::Drain;
 
 /// How long a reader may take no part while one waits for it.
@@ -18,6 +15,8 @@ pub const PART_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct PartWriter {
     parts: mpsc::Sender<Result<Bytes, BoxError>>,
+    /// Sends when the end is clean.
+    clean: oneshot::Sender<()>,
     drain: Drain,
 }
 
@@ -50,7 +49,8 @@ impl PartWriter {
     /// A body and its writer. One part waits for the reader at a time.
     pub fn new(drain: &Drain) -> (Self, Body) {
         let (parts, received) = mpsc::channel(1);
-        (Self { parts, drain: drain.clone() }, Body::stream(Parts { received }))
+        let (clean, is_clean) = oneshot::channel();
+        (Self { parts, clean, drain: drain.clone() }, Body::Parts(Parts::new(received, is_clean)))
     }
 
     /// Writes a part once the reader has taken the previous one.
@@ -79,29 +79,12 @@ impl PartWriter {
     pub fn finish(self) {
         // An empty part marks the end. Without room for it the end is an error, as the reader has not taken all.
         drop(self.parts.try_send(Ok(Bytes::new())));
+        let _ = self.clean.send(());
     }
 
-    /// Ends the body with an error.
+    /// Ends the body with an error, which does not wait for a reader that takes nothing.
     pub fn fail(self, error: impl Into<BoxError>) {
         // Without room for it the closed channel is an error of the body too.
         drop(self.parts.try_send(Err(error.into())));
-    }
-}
-
-/// The reading end.
-struct Parts {
-    received: mpsc::Receiver<Result<Bytes, BoxError>>,
-}
-
-impl HttpBody for Parts {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.received.poll_recv(cx).map(|part| match part {
-            Some(Ok(part)) if part.is_empty() => None,
-            Some(part) => Some(part.map(Frame::data)),
-            None => Some(Err("the stream was cut off".into())),
-        })
     }
 }

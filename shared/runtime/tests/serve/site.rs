@@ -17,8 +17,8 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use weir_runtime::serve::{
-    self, AccessLog, AccessMode, Body, BoxError, Handler, HttpMetrics, LogConfig, Peer, QuicOptions, RequestBody,
-    RequestFacts, ServerTls, TcpOptions,
+    self, AccessLog, AccessMode, Body, BoxError, Handler, HttpMetrics, LogConfig, PartWriter, Peer, QuicOptions,
+    RequestBody, RequestFacts, ServerTls, TcpOptions,
 };
 use weir_runtime::shutdown::Drain;
 use weir_runtime::tls::{self, ClientAuth};
@@ -130,6 +130,19 @@ impl Handler for Answers {
                 Body::stream(StreamBody::new(stream::iter(parts.collect::<Vec<_>>())))
             }
             "/endless" => Body::stream(StreamBody::new(Box::pin(first().chain(stream::pending())))),
+            // Ends with an error when the gate opens, after more than the server sends ahead of a reader.
+            "/denied" => {
+                let (parts, body) = PartWriter::new(&Drain::new());
+                let (gate, part) = (self.gate.clone(), self.big.clone());
+                tokio::spawn(async move {
+                    parts.send(part.clone()).await.unwrap();
+                    parts.send(part).await.unwrap();
+                    gate.begun.add_permits(1);
+                    gate.open.acquire().await.unwrap().forget();
+                    parts.fail("as the test wants it");
+                });
+                body
+            }
             "/panic" => panic!("as the test wants it"),
             _ => {
                 let mut response = Response::new(Body::Empty);

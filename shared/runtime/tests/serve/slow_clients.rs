@@ -19,6 +19,7 @@ use crate::site::{PATIENCE, Site};
 use crate::wire::get;
 
 const CANCEL: u32 = 0x8;
+const H3_INTERNAL_ERROR: u64 = 0x102;
 const H3_NO_ERROR: u64 = 0x100;
 const H3_REQUEST_CANCELLED: u64 = 0x10c;
 
@@ -181,6 +182,27 @@ async fn a_response_below_the_minimum_rate_is_reset_over_http_3() {
     }
     assert_eq!(site.metric("weir_http_stalled_total", "h3"), 2);
     assert_eq!(peer.ask(&get("/")).await, Reply::well());
+}
+
+#[tokio::test]
+async fn a_body_that_fails_ends_at_once_although_nothing_of_it_is_read() {
+    // A client that takes nothing has longer than the test waits.
+    let site = Site::start();
+    let mut peer = Http2Peer::connect(&site, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+    peer.send(&request("GET", "/denied", 1)).await;
+    site.gate.reached(1).await;
+    site.gate.open(1);
+    assert_eq!(peer.next(RST_STREAM).await.unwrap().stream, 1);
+
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(1000u32.into());
+    let peer = Peer::with(&site, site.address, transport).await;
+    let (mut sender, receiver) = peer.begin(&get("/denied")).await;
+    sender.finish().unwrap();
+    site.gate.reached(1).await;
+    site.gate.open(1);
+    let ended = tokio::time::timeout(PATIENCE, answer(receiver)).await.expect("it ends");
+    assert_eq!(ended, Err(H3_INTERNAL_ERROR));
 }
 
 #[tokio::test]

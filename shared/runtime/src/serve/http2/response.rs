@@ -175,13 +175,21 @@ impl<H: Handler> BodySender<H> {
         }
     }
 
-    /// Waits until flow control allows some of the unsent bytes. False: the client is too slow or has gone.
+    /// Waits until flow control allows some of the unsent bytes. False: the client is too slow or has gone, or the body has
+    /// failed meanwhile.
     async fn is_allowed(&mut self) -> bool {
         self.stream.reserve_capacity(self.unsent.len().min(MAX_SEND_BUFFER));
         if self.stream.capacity() > 0 {
             return true;
         }
-        let allowed = self.minimum_rate.wait(poll_fn(|cx| self.stream.poll_capacity(cx))).await;
+        let allowed = tokio::select! {
+            biased;
+            allowed = self.minimum_rate.wait(poll_fn(|cx| self.stream.poll_capacity(cx))) => allowed,
+            () = self.body.failed() => {
+                self.stream.send_reset(Reason::INTERNAL_ERROR);
+                return false;
+            }
+        };
         match allowed {
             Some(allowed) => matches!(allowed, Some(Ok(_))),
             None => {

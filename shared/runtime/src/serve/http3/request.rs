@@ -191,7 +191,12 @@ async fn write<H>(
         let mut head = Vec::with_capacity(16);
         let length = data.len();
         frame::write_head(kind::DATA, length as u64, &mut head);
-        stream.write_fairly(&mut [head.into(), data], context, &mut minimum_rate).await?;
+        let mut parts = [head.into(), data];
+        tokio::select! {
+            biased;
+            written = stream.write_fairly(&mut parts, context, &mut minimum_rate) => written?,
+            () = body.failed() => return Err(RequestError::Body("the body has failed".into())),
+        }
         record.iter_mut().for_each(|record| record.sent(length));
     }
     let _ = stream.sender.finish();
