@@ -17,6 +17,9 @@ use super::refusal::Refusal;
 pub(super) struct KeySet {
     keys: HashMap<KeyId, PublicKey>,
     issuers: IssuerTable,
+    /// Keys and issuers that only origins know, of which this edge takes none.
+    ignored_keys: HashSet<KeyId>,
+    ignored_issuers: HashSet<String>,
     /// They also revoke keys of issuers.
     revoked_keys: HashSet<KeyId>,
     denied_tokens: HashSet<TokenId>,
@@ -33,6 +36,8 @@ impl KeySet {
         Self {
             keys: HashMap::new(),
             issuers: IssuerTable::default(),
+            ignored_keys: HashSet::new(),
+            ignored_issuers: HashSet::new(),
             revoked_keys: HashSet::new(),
             denied_tokens: HashSet::new(),
             denied_agents: HashSet::new(),
@@ -58,13 +63,30 @@ impl KeySet {
                 tracing::error!(key = %key.id(), "an origin sent another key under a known id; it is ignored");
             }
         }
+        let ignored_keys = origin_lists.clone().filter(|_| !keys_from_origins).flat_map(AccessList::keys);
+        let ignored_keys = ignored_keys.map(|key| key.id().clone()).collect();
         let lists = || std::iter::once(own).chain(origin_lists.clone());
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
         let denied_agents = lists().flat_map(AccessList::denied_agents).cloned().collect();
         let same_keys = keys == before.keys && revoked_keys == before.revoked_keys && issuers == before.issuers;
         let verified_tokens = if same_keys { before.verified_tokens.clone() } else { Cache::new(cached_tokens) };
-        Self { keys, issuers, revoked_keys, denied_tokens, denied_agents, verified_tokens }
+        let ignored_issuers = HashSet::new();
+        Self {
+            keys,
+            issuers,
+            ignored_keys,
+            ignored_issuers,
+            revoked_keys,
+            denied_tokens,
+            denied_agents,
+            verified_tokens,
+        }
+    }
+
+    /// Issuers whose tokens are refused, although origins know them.
+    pub(super) fn ignoring(self, ignored_issuers: HashSet<String>) -> Self {
+        Self { ignored_issuers, ..self }
     }
 
     /// Verifies a token and returns its claims.
@@ -123,7 +145,11 @@ impl KeySet {
             self.issuers.request_keys(issuer);
             return Err(refused.map_or(Refusal::UnknownKey, refusal));
         }
-        let key = self.keys.get(token.key_id()).ok_or(Refusal::UnknownKey)?;
+        let Some(key) = self.keys.get(token.key_id()) else {
+            let is_ignored = self.ignored_keys.contains(token.key_id())
+                || token.issuer().is_some_and(|issuer| self.ignored_issuers.contains(issuer));
+            return Err(if is_ignored { Refusal::KeyOfOrigins } else { Refusal::UnknownKey });
+        };
         token.verify(key).map_err(refusal)
     }
 
@@ -226,7 +252,7 @@ mod tests {
         let trusting = key_set(&with_keys(&[&own]), &origin_lists, true, &nobody);
         assert!(trusting.claims(&issue(&theirs, "one"), NOW).is_ok());
         let wary = key_set(&with_keys(&[&own]), &origin_lists, false, &nobody);
-        assert_eq!(wary.claims(&issue(&theirs, "one"), NOW), Err(Refusal::UnknownKey));
+        assert_eq!(wary.claims(&issue(&theirs, "one"), NOW), Err(Refusal::KeyOfOrigins));
         for key_set in [trusting, wary] {
             assert_eq!(key_set.claims(&issue(&own, "lost"), NOW), Err(Refusal::Denied));
             assert!(key_set.claims(&issue(&own, "one"), NOW).is_ok());

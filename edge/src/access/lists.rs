@@ -1,5 +1,6 @@
 //! The lists of keys, denials and issuers: the edge's own, and those of its origins.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use weir_protocol::access_list::{AccessList, Fleet};
@@ -59,6 +60,11 @@ impl Lists {
     pub(super) fn all_issuers(&self, from_origins: bool) -> Vec<IssuerEntry> {
         let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
         self.issuers.iter().chain(of_origins).take(MAX_ISSUERS).cloned().collect()
+    }
+
+    /// The issuers that origins announce, if their keys are not taken.
+    pub(super) fn ignored_issuers(&self, from_origins: bool) -> HashSet<String> {
+        self.origin_issuers.iter().filter(|_| !from_origins).map(|entry| entry.issuer.issuer.clone()).collect()
     }
 
     pub(super) fn issuer_table(&self, from_origins: bool) -> (IssuerTable, Vec<KeyConflict>) {

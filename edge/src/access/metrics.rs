@@ -12,8 +12,8 @@ metric_families! {
         /// Authorization decisions. `open`, `token` and `certificate`: allowed by this. `out_of_scope`: valid, and not for
         /// this service. The others: rejected, by reason.
         decisions: IntCounterVec = "weir_edge_authorisations_total" { result: [
-            "open", "token", "certificate", "out_of_scope", "no_credential", "malformed", "unknown_key", "revoked_key",
-            "bad_signature", "wrong_audience", "wrong_subject", "no_agent", "expired", "not_yet_valid", "denied"
+            "open", "token", "certificate", "out_of_scope", "no_credential", "malformed", "unknown_key",
+            "key_of_origins", "revoked_key", "bad_signature", "wrong_audience", "wrong_subject", "no_agent", "expired", "not_yet_valid", "denied"
         ] };
         /// Keys that verify tokens, without revoked ones: of the edge's files and of its origins together.
         keys: IntGauge = "weir_edge_access_keys";

@@ -381,7 +381,8 @@ impl Inner {
             &before,
             self.cached_tokens,
             unix_seconds(SystemTime::now()),
-        );
+        )
+        .ignoring(lists.ignored_issuers(self.keys_from_origins));
         self.metrics.set_key_set(&after);
         self.metrics.fleet_conflicts.set(i64::try_from(lists.conflicts.len()).unwrap_or(i64::MAX));
         self.key_set.send_replace(Arc::new(after));

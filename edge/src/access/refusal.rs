@@ -10,6 +10,8 @@ pub(crate) enum Refusal {
     Malformed,
     /// The key of the token is unknown.
     UnknownKey,
+    /// Only the origins know the key or the issuer of the token, and this edge takes no keys from them.
+    KeyOfOrigins,
     /// The key of the token is revoked.
     RevokedKey,
     BadSignature,
@@ -31,6 +33,9 @@ impl Refusal {
             Refusal::NoCredential => "This edge needs a bearer token or a client certificate of an agent.",
             Refusal::Malformed => "The token cannot be read.",
             Refusal::UnknownKey => "The token is signed with an unknown key.",
+            Refusal::KeyOfOrigins => {
+                "The origins know the key of the token, and this edge takes no keys from them: set keys_from_origins in its [auth]."
+            }
             Refusal::RevokedKey => "The token is signed with a key that was revoked: use a new token.",
             Refusal::BadSignature => "The signature of the token is invalid.",
             Refusal::WrongAudience => "The token is for another audience.",

@@ -15,7 +15,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use weir_edge::config::{AuthMode, IssuerConfig, KeySource};
+use weir_edge::config::{AuthMode, CertificateRule, IssuerConfig, KeySource};
 use weir_protocol::access_list::{AccessList, Entries, Fleet};
 use weir_protocol::event::EventKind;
 use weir_protocol::token::unix_seconds;
@@ -232,6 +232,21 @@ async fn a_thousand_issuers_that_an_origin_announces_are_told_apart() {
     site.until("they are known", async || status(&mut client, &bearers[0]).await == 200).await;
     assert_eq!((status(&mut client, &bearers[1]).await, site.in_use("issuers")), (200, 1000.0));
     assert_eq!(status(&mut client, &key.bearer("other", "weir")).await, 401, "its subject is another");
+
+    // An edge that takes no keys from origins says so.
+    site.stop_edge().await;
+    site.config.auth.keys_from_origins = false;
+    // Certificates open something.
+    let services = vec!["shop".parse().unwrap()];
+    site.config.auth.certificates = vec![CertificateRule { agents: "*".parse().unwrap(), services }];
+    site.config.auth.client_ca = Some(site.config.origins[0].ca.clone());
+    site.start_edge().await;
+    site.in_step().await;
+    let mut client = site.client("h2").await;
+    let refused = client.get(TARBALL, &[("authorization", &bearers[0])]).await;
+    let detail = refused.problem()["detail"].to_string();
+    assert!(refused.status == 401 && detail.contains("keys_from_origins"), "{detail}");
+    assert_eq!(decided(&site, "key_of_origins"), 1.0);
 }
 
 #[tokio::test]
