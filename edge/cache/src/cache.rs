@@ -22,7 +22,7 @@ use super::in_flight::MAX_IN_FLIGHT;
 use super::metrics::{Tier, Usage};
 use super::objects::Objects;
 use super::representation::{BodyRequest, Frames};
-use super::slots::{Slot, Slots};
+use super::slots::{ClientSlot, ClientSlots};
 use super::source::Source;
 use crate::cdn_loop::CdnLoop;
 use crate::clock::Clock;
@@ -38,8 +38,8 @@ const MANIFEST_PREFETCH_LIMIT: usize = 64;
 #[derive(Clone)]
 pub struct Cache {
     pub(super) objects: Arc<Objects>,
-    decoders: Slots,
-    encoders: Slots,
+    decoders: ClientSlots,
+    encoders: ClientSlots,
     wait: Duration,
 }
 
@@ -59,8 +59,8 @@ impl Cache {
     ) -> prometheus::Result<Self> {
         Ok(Self {
             objects: Objects::open(config, lock, fetch, clock, registry, drain)?,
-            decoders: Slots::new(config.decoders),
-            encoders: Slots::new(config.encoders),
+            decoders: ClientSlots::new(config.decoders),
+            encoders: ClientSlots::new(config.encoders),
             wait: config.fill_wait,
         })
     }
@@ -86,17 +86,18 @@ impl Cache {
         Some(ReadyBody::Frames { frames, transcoding: Transcoding::Passthrough, slot: None, length })
     }
 
-    /// The slot that transcoding needs while the body is sent. Fails instead of waiting when all are in use.
+    /// The slot that transcoding needs while the body is sent to a client, which may have a name. Fails instead of waiting when
+    /// all are in use, or half of them by this client.
     ///
     /// # Errors
     /// [`FillError::Overloaded`].
-    pub fn slot(&self, transcoding: Transcoding) -> Result<Option<Slot>, FillError> {
+    pub fn slot(&self, transcoding: Transcoding, client: Option<&str>) -> Result<Option<ClientSlot>, FillError> {
         let slots = match transcoding {
             Transcoding::Passthrough => return Ok(None),
             Transcoding::Decode => &self.decoders,
             Transcoding::Gzip => &self.encoders,
         };
-        slots.try_take().map(Some).ok_or(FillError::Overloaded)
+        slots.try_take(client).map(Some).ok_or(FillError::Overloaded)
     }
 
     /// Opens a range of a body (or of the tar, when it is decoded) once its first frame is loaded. `reverify`: also
@@ -108,7 +109,7 @@ impl Cache {
         &self,
         request: BodyRequest,
         transcoding: Transcoding,
-        slot: Option<Slot>,
+        slot: Option<ClientSlot>,
         range: Range<u64>,
         reverify: bool,
     ) -> Result<(ReadyBody, Source), FillError> {

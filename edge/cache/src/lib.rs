@@ -35,5 +35,5 @@ pub use fill::{Attempt, Fetch, FillError, Filled, ObjectRequest, OriginId};
 pub use metrics::{CacheMetrics, FarthestTier, Tier};
 pub use origin_error::OriginError;
 pub use representation::BodyRequest;
-pub use slots::{Slot, Slots};
+pub use slots::{ClientSlot, ClientSlots, Slot, Slots};
 pub use source::{CACHE_STATUS, Source, cache_status};

@@ -158,7 +158,7 @@ impl Handler for AgentApi {
             (authorized, target) = api.admit(&request, &peer);
         }
         let answered = match target {
-            Ok(Target::Tarball(tarball)) => api.tarball(&request, &tarball).await,
+            Ok(Target::Tarball(tarball)) => api.tarball(&request, &peer, &tarball).await,
             Ok(Target::Frames(tarball)) => api.frames(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
             Ok(Target::Own(route)) => api.own.answer(&mut request, &peer, &route).await.map(ApiResponse::own),

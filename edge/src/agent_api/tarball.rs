@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Instant, SystemTime};
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use weir_cache::{BodyRequest, FillError, ReadyBody, Source, Transcoding};
+use weir_cache::{BodyRequest, ClientSlot, FillError, ReadyBody, Source, Transcoding};
 use weir_protocol::cache_status::{CacheStatus, Forward};
 use weir_protocol::dcz::{self, parse_available_dictionary};
 use weir_protocol::descriptor::Representation;
@@ -13,7 +13,7 @@ use weir_protocol::encoding::Encoding;
 use weir_protocol::name::ServiceName;
 use weir_protocol::range::content_range;
 use weir_protocol::request_id::RequestId;
-use weir_runtime::serve::{Body, RequestBody};
+use weir_runtime::serve::{Body, Peer, RequestBody};
 
 use super::headers::CacheLifetime;
 use super::preconditions::{ResponseKind, evaluate};
@@ -92,6 +92,7 @@ impl Inner {
     pub(super) async fn tarball(
         &self,
         request: &Request<RequestBody>,
+        peer: &Peer,
         tarball: &TarballRef,
     ) -> Result<ApiResponse, ApiError> {
         let started = Instant::now();
@@ -112,7 +113,7 @@ impl Inner {
             if request.method() == Method::HEAD {
                 return Ok(self.head(request, &found, tarball, &variant));
             }
-            let Ok(slot) = self.cache.slot(variant.transcoding) else {
+            let Ok(slot) = self.slot(variant.transcoding, request, peer) else {
                 // The next acceptable coding may need no slot.
                 without.push(variant.encoding);
                 continue;
@@ -135,6 +136,20 @@ impl Inner {
             }
             found = self.find(request, tarball, RevalidateMode::Always).await?;
         }
+    }
+
+    /// The slot of transcoding, of which a client takes a share.
+    fn slot(
+        &self,
+        transcoding: Transcoding,
+        request: &Request<RequestBody>,
+        peer: &Peer,
+    ) -> Result<Option<ClientSlot>, FillError> {
+        if transcoding == Transcoding::Passthrough {
+            return Ok(None);
+        }
+        let agent = self.access.agent(request.headers(), peer).ok().flatten();
+        self.cache.slot(transcoding, agent.as_ref().map(|agent| agent.name.as_str()))
     }
 
     pub(super) async fn find(

@@ -328,3 +328,25 @@ async fn the_access_list_of_an_origin_survives_a_restart_without_it() {
         assert_eq!(client.get(TARBALL, &[("authorization", bearer)]).await.status, status);
     }
 }
+
+#[tokio::test]
+async fn one_client_that_reads_nothing_leaves_decoders_to_others() {
+    let mut guarded = Guarded::prepare().await;
+    guarded.site.config.cache.decoders = 4;
+    guarded.site.origin.publish("big", 7, 1, &Tarball::random(1, 24 << 20));
+    guarded.site.start_edge().await;
+    let bearer = |name: &str| guarded.bearer(&Claims { subject: name.parse().unwrap(), ..claims(name, &["*"]) });
+    let begin = async |name: &str| {
+        let mut client = guarded.site.client("h1").await;
+        let download = client.begin("GET", "/v1/services/big/tarball", &[("authorization", &bearer(name))]).await;
+        (download.status.as_u16(), (client, download))
+    };
+    let (mut held, mut refused) = (Vec::new(), 0);
+    for _ in 0..6 {
+        let (status, download) = begin("cluster-1").await;
+        refused += usize::from(status == 503);
+        held.push(download);
+    }
+    assert_eq!((refused, guarded.site.in_use("decoders")), (4, 2.0));
+    assert_eq!(begin("cluster-2").await.0, 200, "another client finds one");
+}

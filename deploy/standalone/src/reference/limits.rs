@@ -130,8 +130,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | requests that wait for an object | `cache.waiters` | `fill_waiters` | 503 |
 | attempts of a fill | {edge/cache/src/fill.rs MAX_ATTEMPTS} |  | the response is reset, or 503 |
 | rate of a fill, in bytes per second | {edge/cache/src/fill.rs MIN_RATE} |  | the attempt fails |
-| tarballs decoded for clients | `cache.decoders` | `decoders` | 503 |
-| tarballs compressed with gzip for clients | `cache.encoders` | `gzip_encoders` | another encoding, or 503 |
+| tarballs decoded for clients; half of them for clients with one name | `cache.decoders` | `decoders` | 503 |
+| tarballs compressed with gzip for clients; half of them for clients with one name | `cache.encoders` | `gzip_encoders` | another encoding, or 503 |
 | reads from disk | {edge/cache/src/disk/mod.rs MAX_READS} |  | they wait |
 | a read from disk | {edge/cache/src/disk/mod.rs READ_TIMEOUT} |  | the object is fetched |
 | writes to disk | {edge/cache/src/disk/mod.rs MAX_WRITES} |  | they wait |

@@ -10,13 +10,13 @@ use tokio::task::spawn_blocking;
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::frames::{FrameReader, ReadFrame, part};
-use crate::slots::Slot;
+use crate::slots::ClientSlot;
 
 /// Bytes per compression step: it keeps an async worker busy only briefly.
 const GZIP_CHUNK: usize = 16 << 10;
 
 /// The tar of the frames, each decoded on a blocking thread. `slot` is released at the end.
-pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
+pub(super) fn decoded(frames: FrameReader, slot: Option<ClientSlot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
     frames.stream().then(move |read| {
         let _held = &slot;
         async move {
@@ -32,7 +32,7 @@ fn decode(read: &ReadFrame) -> io::Result<Bytes> {
 }
 
 /// The tar of the frames, compressed with gzip.
-pub(super) fn gzipped(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
+pub(super) fn gzipped(frames: FrameReader, slot: Option<ClientSlot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let small = |tar: Bytes| {
         let chunks = (0..tar.len()).step_by(GZIP_CHUNK);
         stream::iter(chunks.map(move |at| Ok(tar.slice(at..tar.len().min(at + GZIP_CHUNK)))))

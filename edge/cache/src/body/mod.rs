@@ -17,7 +17,7 @@ use prometheus::IntCounter;
 use weir_runtime::serve::{Body, BoxError};
 
 use super::metrics::{FarthestTier, Tier};
-use super::slots::Slot;
+use super::slots::ClientSlot;
 use super::source::Source;
 
 pub(super) use self::frames::{FrameReader, part};
@@ -44,7 +44,7 @@ pub enum ReadyBody {
         /// What becomes of them.
         transcoding: Transcoding,
         /// Released with the body.
-        slot: Option<Slot>,
+        slot: Option<ClientSlot>,
         /// Bytes of the body; unknown for gzip.
         length: Option<u64>,
     },
