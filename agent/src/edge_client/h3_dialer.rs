@@ -106,6 +106,10 @@ impl Dialer {
             quinn::ConnectionError::TransportError(inner) if u64::from(inner.code) & !0xff == 0x100 => {
                 RequestError::Certificate(chain(&error))
             }
+            // The edge says so over UDP.
+            quinn::ConnectionError::ConnectionClosed(_) | quinn::ConnectionError::ApplicationClosed(_) => {
+                RequestError::Closed(chain(&error))
+            }
             _ => failed(&error),
         })?;
         let (mut driver, requests) = h3::client::builder()

@@ -38,7 +38,11 @@ impl Http3State {
     pub(super) fn handshake_ended(&self, error: Option<&RequestError>, now: Instant) {
         let Some(error) = error else { return self.selector().connected() };
         tracing::debug!(edge = %self.url, %error, "a QUIC handshake failed");
-        self.failed(now);
+        let change = match error {
+            RequestError::Closed(_) => self.selector().http3_refused(now),
+            _ => self.selector().http3_failed(now),
+        };
+        self.log(change);
     }
 
     /// An edge answered over HTTP/3.

@@ -14,6 +14,9 @@ const MAX_BACKOFF_FACTOR: u32 = 10;
 /// How long a probe of HTTP/3 blocks the next one: its request may have been cancelled.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long an edge may refuse handshakes because it is restarted.
+const RESTART: Duration = Duration::from_secs(30);
+
 /// The versions of HTTP to try for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocols {
@@ -64,11 +67,13 @@ pub(crate) struct ProtocolSelector {
     retry_interval: Duration,
     http3: Http3,
     evidence: Evidence,
+    /// Since when the edge refuses handshakes.
+    refused_since: Option<Instant>,
 }
 
 impl ProtocolSelector {
     pub(crate) fn new(mode: HttpMode, retry_interval: Duration) -> Self {
-        Self { mode, retry_interval, http3: Http3::Untried, evidence: Evidence::default() }
+        Self { mode, retry_interval, http3: Http3::Untried, evidence: Evidence::default(), refused_since: None }
     }
 
     /// The versions to try now. After a back-off one request probes HTTP/3 and the others use HTTP/2.
@@ -100,6 +105,7 @@ impl ProtocolSelector {
     /// HTTP/3 gave a response.
     pub(crate) fn http3_succeeded(&mut self) -> Option<Http3Change> {
         let change = (self.http3 != Http3::Usable).then_some(Http3Change::Usable);
+        self.refused_since = None;
         self.http3 = Http3::Usable;
         self.evidence = Evidence::default();
         change
@@ -109,6 +115,12 @@ impl ProtocolSelector {
     pub(crate) fn http3_failed(&mut self, now: Instant) -> Option<Http3Change> {
         self.evidence.http3_failed = true;
         self.conclude(now)
+    }
+
+    /// The edge refused a handshake, over UDP: it is being restarted. One that goes on refusing has too many connections.
+    pub(crate) fn http3_refused(&mut self, now: Instant) -> Option<Http3Change> {
+        let since = *self.refused_since.get_or_insert(now);
+        if now.duration_since(since) < RESTART { None } else { self.http3_failed(now) }
     }
 
     /// A request over HTTP/2 was answered, or failed. Then the edge is down, and an unfinished probe is due again.
@@ -247,6 +259,23 @@ mod tests {
         selector.select(later);
         selector.http2_ended(false, later);
         assert_eq!(selector.select(later), Protocols::H3OrH2, "the probe is due again");
+    }
+
+    #[test]
+    fn a_refusal_by_an_edge_that_is_restarted_does_not_mark_udp_as_blocked() {
+        let (mut selector, now) = auto();
+        selector.http3_succeeded();
+        let refused = |selector: &mut ProtocolSelector, seconds| {
+            let at = now + Duration::from_secs(seconds);
+            selector.handshake_began();
+            (selector.http3_refused(at), selector.http2_ended(true, at), selector.select(at))
+        };
+        for seconds in [0, 1, 29] {
+            assert_eq!(refused(&mut selector, seconds), (None, None, Protocols::H3OrH2));
+        }
+        assert_eq!(refused(&mut selector, 30), (None, Some(Http3Change::Blocked(MINUTE)), Protocols::H2));
+        selector.http3_succeeded();
+        assert_eq!(refused(&mut selector, 31), (None, None, Protocols::H3OrH2), "another restart");
     }
 
     #[test]
