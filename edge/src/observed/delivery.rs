@@ -48,12 +48,15 @@ pub(super) struct Delivery {
     pub(super) seq: u64,
     acknowledged: Option<Moment>,
     not_before: Moment,
+    /// Since the last sweep that the origin has whole.
     failures: u32,
+    /// Whether the origin has a whole sweep, and all that followed it.
+    is_whole: bool,
 }
 
 impl Delivery {
     pub(super) fn new(now: Moment) -> Self {
-        Self { sweep: Sweep::default(), seq: 1, acknowledged: None, not_before: now, failures: 0 }
+        Self { sweep: Sweep::default(), seq: 1, acknowledged: None, not_before: now, failures: 0, is_whole: false }
     }
 
     /// The next message, if it is due. `has_more`: there is something that is not of the table.
@@ -68,18 +71,22 @@ impl Delivery {
 
     /// Takes in what came of a message.
     pub(super) fn ended(&mut self, part: SweepPart, outcome: Outcome, now: Moment, random: f64) {
-        let (was_full, more) = (part.full, part.more);
+        let more = part.more;
         let pause = match outcome {
             Outcome::Accepted => {
                 self.sweep.acknowledged(part);
-                (self.acknowledged, self.failures) = (Some(now), 0);
+                self.acknowledged = Some(now);
                 self.seq += 1;
+                if !more {
+                    (self.failures, self.is_whole) = (0, true);
+                }
                 if more { Duration::ZERO } else { MIN_INTERVAL }
             }
             Outcome::Resync => {
                 self.sweep = Sweep::default();
                 self.seq += 1;
-                if was_full { self.backed_off(random) } else { Duration::ZERO }
+                // A sweep that was cut off may be cut off again, as by another edge with this name.
+                if std::mem::take(&mut self.is_whole) { Duration::ZERO } else { self.backed_off(random) }
             }
             Outcome::Deferred(after) => {
                 let after = after.unwrap_or_default().min(MAX_RETRY_AFTER);
@@ -155,5 +162,23 @@ mod tests {
         assert_eq!(send(&mut delivery, &site, Outcome::Resync), Some((false, vec!["docs".to_owned()])));
         let both = Some((true, vec!["docs".to_owned(), "shop".to_owned()]));
         assert_eq!(send(&mut delivery, &site, Outcome::Accepted), both, "at once");
+    }
+
+    #[test]
+    fn a_sweep_that_is_cut_off_again_and_again_is_sent_ever_more_rarely() {
+        let mut site = Site::new(1 << 20);
+        let mut delivery = Delivery::new(site.now);
+        site.accept("one", message("a", 1, "f", &["shop"], &[])).unwrap();
+        for pause in [1, 2, 4] {
+            let mut part = delivery.next(&site.table, false, site.now).unwrap();
+            assert!(part.full);
+            part.more = true;
+            delivery.ended(part, Outcome::Accepted, site.now, 1.0);
+            let second = delivery.next(&site.table, true, site.now).unwrap();
+            delivery.ended(second, Outcome::Resync, site.now, 1.0);
+            site.pass(pause - 1);
+            assert!(delivery.next(&site.table, true, site.now).is_none(), "{pause}");
+            site.pass(1);
+        }
     }
 }
