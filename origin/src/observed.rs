@@ -1,9 +1,10 @@
 //! The table of what agents run, as the parts of an origin share it: edges write it, operators read it, and
 //! [`last_seen`](crate::last_seen) stores the names in it. Nothing of it is on disk but these names.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -68,6 +69,20 @@ pub(crate) struct Observed {
     deletions: mpsc::Sender<Deletion>,
     queries: Arc<Semaphore>,
     messages: Arc<Semaphore>,
+    /// The edges of which a message is being taken in.
+    senders: Arc<Mutex<BTreeSet<NodeName>>>,
+}
+
+/// A message of an edge is being taken in, until this is dropped.
+pub(crate) struct InProgress {
+    senders: Arc<Mutex<BTreeSet<NodeName>>>,
+    edge: NodeName,
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.edge);
+    }
 }
 
 impl Observed {
@@ -86,7 +101,15 @@ impl Observed {
         let (table, has_names) = (Arc::new(RwLock::new(Table::new(limits))), watch::Sender::new(false));
         let queries = bounds.semaphore("fleet_queries", CONCURRENT_QUERIES);
         let messages = bounds.semaphore("observed_messages", CONCURRENT_MESSAGES);
-        (Self { table, in_use, has_names, deletions, queries, messages }, deleted)
+        let senders = Arc::default();
+        (Self { table, in_use, has_names, deletions, queries, messages, senders }, deleted)
+    }
+
+    /// Admits a message of an edge. `None`: another one of it is being taken in. An edge sends them one after another, so that
+    /// none takes the permits that others wait for.
+    pub(crate) fn begin(&self, edge: &NodeName) -> Option<InProgress> {
+        let is_first = self.senders.lock().unwrap_or_else(PoisonError::into_inner).insert(edge.clone());
+        is_first.then(|| InProgress { senders: self.senders.clone(), edge: edge.clone() })
     }
 
     /// Takes in a message of an edge: `read` reads it, where it may block, and `count` gets what has arrived at agents.
@@ -175,6 +198,17 @@ mod tests {
     use prometheus::{Registry, TextEncoder};
 
     use super::*;
+
+    #[test]
+    fn one_message_of_an_edge_is_taken_in_at_a_time() {
+        let bounds = weir_model::Bounds::register(&Registry::new()).unwrap();
+        let (observed, _deletions) = Observed::new(Bounds::default(), &bounds);
+        let [one, two]: [NodeName; 2] = ["edge-1", "edge-2"].map(|name| name.parse().unwrap());
+        let first = observed.begin(&one).unwrap();
+        assert!(observed.begin(&one).is_none() && observed.begin(&two).is_some());
+        drop(first);
+        assert!(observed.begin(&one).is_some());
+    }
 
     /// On one thread, as any task that blocks would stop all of them.
     #[tokio::test(flavor = "current_thread")]

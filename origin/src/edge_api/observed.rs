@@ -1,7 +1,6 @@
 //! `POST /v1/observed`: what the agents of an edge run. Only edges send it, and each origin keeps it for itself.
 
-use std::time::SystemTime;
-
+use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use weir_observed::{Rejected, Taken};
 use weir_protocol::name::NodeName;
@@ -22,12 +21,7 @@ impl EdgeApi {
         let Some(Identity { role: Role::Edge, name }) = &peer.identity else { return Err(problems::not_an_edge()) };
         let answer = match request.into_body().read(MAX_MESSAGE_BYTES).await {
             Err(error) => Err(error.into()),
-            Ok(body) => {
-                let (name, deliveries, catalog) = (name.clone(), self.deliveries.clone(), self.catalog.clone());
-                let count = move |delivered: &[_]| deliveries.count(delivered, &catalog.snapshot(), SystemTime::now());
-                let taken = self.observed.apply(move || read(&body, &name), count);
-                taken.await.unwrap_or_else(|| Err(problems::overloaded().into())).map_err(|NotTaken(problem)| problem)
-            }
+            Ok(body) => self.take_in(body, name).await,
         };
         let result = match &answer {
             Ok(Taken::Whole) => "accepted",
@@ -43,6 +37,14 @@ impl EdgeApi {
         let mut response = Response::new(Body::Empty);
         *response.status_mut() = StatusCode::NO_CONTENT;
         Ok(response)
+    }
+
+    async fn take_in(&self, body: Bytes, name: &NodeName) -> Result<Taken, Problem> {
+        let Some(_in_progress) = self.observed.begin(name) else { return Err(problems::too_many_messages()) };
+        let (name, deliveries, catalog) = (name.clone(), self.deliveries.clone(), self.catalog.clone());
+        let count = move |delivered: &[_]| deliveries.count(delivered, &catalog.snapshot());
+        let taken = self.observed.apply(move || read(&body, &name), count);
+        taken.await.unwrap_or_else(|| Err(problems::overloaded().into())).map_err(|NotTaken(problem)| problem)
     }
 }
 

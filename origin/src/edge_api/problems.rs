@@ -40,6 +40,11 @@ pub(super) fn overloaded() -> Problem {
     Problem::new(S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded", detail).retry_after(SOON)
 }
 
+pub(super) fn too_many_messages() -> Problem {
+    let detail = "Another message of this edge is being taken in: send one after another, and give each edge a certificate of its own.";
+    Problem::new(S::TOO_MANY_REQUESTS, "too-many-messages", "Too many messages of this edge", detail).retry_after(SOON)
+}
+
 pub(super) fn unreadable() -> Problem {
     let detail = "The stored state of this service cannot be read; the origin's log has the reason.";
     let title = "The store cannot be read just now";
