@@ -2,7 +2,6 @@
 //! agent stays known, and an edge counts as missing until it reports again, after a restart of everything. All origins
 //! of a cluster replace it by compare-and-set; of two times the later one counts.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,7 +12,6 @@ use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names
 use weir_protocol::token::unix_seconds;
 use weir_runtime::shutdown::Drain;
 
-use crate::metrics::Metrics;
 use crate::observed::{Deletion, Forgotten, NotForgotten, Observed};
 use weir_store::{Expect, MAX_RECORD_BYTES, PutOutcome, RecordKey, Records};
 
@@ -34,23 +32,14 @@ const STORE_INTERVAL: Duration = Duration::from_secs(600);
 const ATTEMPTS: usize = 10;
 
 /// Reads the record, and writes it until the drain and once more then.
-pub(crate) fn start(
-    records: Records,
-    observed: Observed,
-    deletions: mpsc::Receiver<Deletion>,
-    metrics: Metrics,
-    drain: &Drain,
-) {
-    let task = Task { records, observed, metrics, shown: Vec::new(), stored: Arc::default(), logged: String::new() };
+pub(crate) fn start(records: Records, observed: Observed, deletions: mpsc::Receiver<Deletion>, drain: &Drain) {
+    let task = Task { records, observed, stored: Arc::default(), logged: String::new() };
     drain.spawn(task.run(deletions, drain.clone()));
 }
 
 struct Task {
     records: Records,
     observed: Observed,
-    metrics: Metrics,
-    /// The problems and services that have a series now.
-    shown: Vec<(&'static str, String)>,
     /// The record as it was last seen.
     stored: Arc<Names>,
     /// The last logged error, so that each is logged once.
@@ -67,10 +56,7 @@ impl Task {
             }
             tokio::select! {
                 () = drain.begun() => break,
-                () = tokio::time::sleep(INTERVAL) => {
-                    self.observed.expire().await;
-                    self.show().await;
-                }
+                () = tokio::time::sleep(INTERVAL) => self.observed.expire().await,
                 Some((name, done)) = deletions.recv() => {
                     let outcome = self.sync(Some(&name)).await;
                     // The operator may have gone.
@@ -131,28 +117,6 @@ impl Task {
         }
         Err(failed("other origins write it all the time"))
     }
-
-    /// Counts for metrics.
-    async fn show(&mut self) {
-        let Some(gauges) = self.observed.look(Table::gauges).await else { return };
-        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.metrics.observed_incomplete.set(number(gauges.incomplete));
-        self.metrics.observed_duplicated.set(number(gauges.duplicated));
-        for (state, count) in gauges.states {
-            self.metrics.observed_agents.with_label_values(&[state]).set(number(count));
-        }
-        let before = std::mem::take(&mut self.shown);
-        for (kind, service, rows) in gauges.problems {
-            let service = service.map_or_else(String::new, |service| service.to_string());
-            self.metrics.observed_problems.with_label_values(&[kind, &service]).set(number(rows));
-            self.shown.push((kind, service));
-        }
-        let shown: BTreeSet<_> = self.shown.iter().collect();
-        for gone in before.iter().filter(|it| !shown.contains(it)) {
-            // A missing series is no error.
-            let _ = self.metrics.observed_problems.remove_label_values(&[gone.0, &gone.1]);
-        }
-    }
 }
 
 /// The record and the names of the table, without a deleted name; and the bytes to write, if it is time.
@@ -161,7 +125,12 @@ fn joined(
     names: Names,
     deleted: Option<&Forgotten>,
 ) -> Result<(Names, Option<Bytes>), NotForgotten> {
-    let stored = stored.map(|bytes| decode(&bytes)).transpose().map_err(failed)?.unwrap_or_default();
+    let stored = stored.map(|bytes| decode(&bytes)).transpose().unwrap_or_else(|error| {
+        // It has nothing but names that edges report again; without it no question about the fleet could be answered.
+        tracing::error!(error, record = KEY, "the names of agents and edges cannot be read, and are replaced");
+        None
+    });
+    let stored = stored.unwrap_or_default();
     let mut joined = stored.clone().merged(names);
     if let Some(name) = deleted {
         mark_deleted(&mut joined, name)?;
@@ -199,9 +168,12 @@ fn decode(bytes: &[u8]) -> Result<Names, String> {
 fn encode(names: &mut Names) -> Result<Bytes, String> {
     loop {
         let json = serde_json::to_vec(names).map_err(|error| error.to_string())?;
-        let bytes = zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| error.to_string())?;
-        if bytes.len() <= MAX_RECORD_BYTES || names.agents.is_empty() {
-            return Ok(bytes.into());
+        // Names that are alike take little room once they are compressed.
+        if json.len() <= MAX_JSON_BYTES || names.agents.is_empty() {
+            let bytes = zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| error.to_string())?;
+            if bytes.len() <= MAX_RECORD_BYTES || names.agents.is_empty() {
+                return Ok(bytes.into());
+            }
         }
         names.keep_agents(names.agents.len() * 3 / 4);
         tracing::warn!(
@@ -225,5 +197,20 @@ mod tests {
         assert!(bytes.len() <= MAX_RECORD_BYTES && names.agents.len() < 60_000, "{}", names.agents.len());
         assert!(names.agents.contains_key(&name(59_999)) && !names.agents.contains_key(&name(0)));
         assert_eq!(decode(&bytes).unwrap(), names);
+    }
+
+    #[test]
+    fn a_record_can_be_read_whatever_names_are_in_it_and_one_that_cannot_is_replaced() {
+        let name = |i: u64| format!("{}{i:06}", "a".repeat(94)).parse().unwrap();
+        let agents = (0..150_000).map(|i| (name(i), LastSeen { at: 30_000_000, deleted: false })).collect();
+        let mut names = Names { agents, ..Names::default() };
+        let bytes = encode(&mut names).unwrap();
+        assert!(names.agents.len() > 100_000, "{}", names.agents.len());
+        assert_eq!(decode(&bytes).unwrap(), names);
+
+        let seen = LastSeen { at: unix_seconds(SystemTime::now()) / 60, deleted: false };
+        let known = Names { agents: [(name(1), seen)].into(), ..Names::default() };
+        let (joined, bytes) = joined(Some(Bytes::from_static(b"damaged")), known.clone(), None).unwrap();
+        assert_eq!((&joined, decode(&bytes.unwrap()).unwrap()), (&known, known.clone()));
     }
 }

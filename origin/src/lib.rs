@@ -18,6 +18,7 @@ mod edge_api;
 mod event_log;
 mod families;
 mod fleet;
+mod fleet_gauges;
 mod last_seen;
 mod lost_definitions;
 mod member_api;

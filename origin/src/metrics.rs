@@ -1,5 +1,5 @@
-//! The metric families of an origin. Repositories are labels, because the configuration bounds them; services and digests are
-//! not.
+//! The metric families of an origin. Repositories are labels, because the configuration bounds them; services
+//! only within a bound, and digests never.
 
 use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
@@ -102,9 +102,10 @@ metric_families! {
         /// a series; without `service`: the rows of all others.
         pub(crate) observed_problems: IntGaugeVec = "weir_origin_observed_problems" { kind, service };
         /// Seconds from a publication until an agent reports that it has it (`current`), and that its hook succeeded (`hook`), by
-        /// the clocks of origins. Counted by the origin that owns the service, once for each agent and release; not what an
-        /// agent has when it is first heard, or heard again after a restart. The first 200 services have series; without
-        /// `service`: all others.
+        /// the clocks of origins; at most a day. Counted by the origin that owns the service, once for each agent and release;
+        /// not what an agent has when the origin first hears of it. Of what came about while its edge, or the agent, was away,
+        /// the agent's own time counts, if it is between the last news of it and now. The first 200 services have series;
+        /// without `service`: all others.
         pub(crate) delivery: HistogramVec = "weir_origin_delivery_seconds" { service, stage: ["current", "hook"] }
             [1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0];
         /// Open event streams: one for each edge. An edge without one polls.

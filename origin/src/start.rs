@@ -49,7 +49,7 @@ use crate::record_engine::open_records;
 use crate::running::Running;
 use crate::starting::{Shown, Starting};
 use crate::versions::Versions;
-use crate::{access, deltas, disk_watch, last_seen, status};
+use crate::{access, deltas, disk_watch, fleet_gauges, last_seen, status};
 
 /// This origin in its cluster, and the task that drives it.
 type Joining = (Cluster, Membership);
@@ -115,6 +115,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     maintain(&config, &publisher, &metrics, drain);
     let lost_definitions = LostDefinitions::new(&publisher, config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
+    fleet_gauges::start(observed.clone(), catalog.clone(), metrics.clone(), drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
 
     let streams = config.limits.event_streams;
@@ -309,7 +310,7 @@ async fn follow_fleet(
 /// What agents run.
 fn observe(config: &Config, records: &Records, metrics: &Metrics, drain: &Drain) -> Observed {
     let (observed, deletions) = Observed::new(config.limits.observed(), &metrics.bounds);
-    last_seen::start(records.clone(), observed.clone(), deletions, metrics.clone(), drain);
+    last_seen::start(records.clone(), observed.clone(), deletions, drain);
     observed
 }
 

@@ -9,7 +9,7 @@ use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::observed::{AgentRows, Instance, MAX_AGENT_ROWS, Proved, Row};
 
 use crate::compact::{CompactRow, Pools};
-use crate::delivered::{self, Delivered};
+use crate::delivered::{self, Delivered, Times};
 use crate::edge::Edge;
 
 /// By how much the order is uncertain in which instances were heard, because edges send whole seconds.
@@ -157,14 +157,14 @@ impl Agent {
         self.statement = Some(statement);
     }
 
-    /// Accepts rows and removals; `is_full`: there are no other rows. At most `most` that are new, and [`MAX_AGENT_ROWS`] in
+    /// Accepts rows and removals; `is_full`: there are no other rows. At most `most` more than it has, and [`MAX_AGENT_ROWS`] in
     /// all. Returns how many were left out, and what has arrived. However often services are named: a search for each, and one pass over the rows.
     pub(crate) fn accept_rows(
         &mut self,
         pools: &mut Pools,
         (rows, removed): (Vec<Row>, Vec<ServiceName>),
         is_full: bool,
-        most: usize,
+        (most, times): (usize, Times),
     ) -> (usize, Vec<Delivered>) {
         let rows = rows.into_iter().map(|row| (row.service.clone(), Some(row)));
         let changes: BTreeMap<_, _> = rows.chain(removed.into_iter().map(|service| (service, None))).collect();
@@ -173,7 +173,7 @@ impl Agent {
             match (self.position(pools, &service), row) {
                 (Ok(at), Some(row)) => {
                     let mut row = pools.hold(row);
-                    delivered.extend(delivered::compare(pools, &self.rows[at], &mut row, is_full));
+                    delivered.extend(delivered::compare(pools, &self.rows[at], &mut row, times));
                     pools.release(&std::mem::replace(&mut self.rows[at], row));
                     stays[at] = true;
                 }
@@ -183,7 +183,9 @@ impl Agent {
             }
         }
         let staying = stays.iter().filter(|stays| **stays).count();
-        let left_out = new.len().saturating_sub(most.min(MAX_AGENT_ROWS.saturating_sub(staying)));
+        // Rows that go make room.
+        let most = (most + self.rows.len() - staying).min(MAX_AGENT_ROWS.saturating_sub(staying));
+        let left_out = new.len().saturating_sub(most);
         new.truncate(new.len() - left_out);
         if staying < self.rows.len() || !new.is_empty() {
             let mut all = Vec::with_capacity(staying + new.len());

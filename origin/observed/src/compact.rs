@@ -36,7 +36,7 @@ pub(crate) struct CompactRow {
     pub(crate) current: Id,
     pub(crate) phase: Phase,
     pub(crate) hook: HookState,
-    /// The hook of the current release has not succeeded since the release is known.
+    /// The arrival of the current release was counted, and its hook has not succeeded since.
     pub(crate) awaits_hook: bool,
     transfer: Option<TransferKind>,
     /// Unix seconds of `current.since`.
@@ -82,7 +82,7 @@ impl Pools {
             current,
             phase: row.phase,
             hook: row.hook,
-            awaits_hook: !matches!(row.hook, HookState::None | HookState::Succeeded),
+            awaits_hook: false,
             transfer: row.transfer.map(|transfer| transfer.kind),
             since,
             received_bytes,

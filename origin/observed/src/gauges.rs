@@ -27,8 +27,8 @@ pub struct Gauges {
 }
 
 impl Table {
-    /// Counts for metrics.
-    pub fn gauges(&self, now: Now) -> Gauges {
+    /// Counts for metrics. `is_known`: whether a service may be named.
+    pub fn gauges(&self, now: Now, is_known: impl Fn(&ServiceName) -> bool) -> Gauges {
         let (mut states, mut duplicated) = (State::ALL.map(|(word, _)| (word, 0)), 0);
         let mut counts = vec![HashMap::<_, usize>::new(); PROBLEMS.len()];
         for (name, agent) in &self.agents {
@@ -50,9 +50,16 @@ impl Table {
             let mut of_kind: Vec<_> =
                 of_kind.into_iter().map(|(service, rows)| (self.pools.services.get(service), rows)).collect();
             of_kind.sort_unstable_by_key(|(service, rows)| (Reverse(*rows), *service));
-            let rest = of_kind.split_off(of_kind.len().min(MAX_PROBLEM_SERVICES));
-            problems.extend(of_kind.into_iter().map(|(service, rows)| (*word, Some(service.clone()), rows)));
-            problems.push((*word, None, rest.iter().map(|(_, rows)| rows).sum()));
+            let (mut named, mut rest) = (0, 0);
+            for (service, rows) in of_kind {
+                if named < MAX_PROBLEM_SERVICES && is_known(service) {
+                    named += 1;
+                    problems.push((*word, Some(service.clone()), rows));
+                } else {
+                    rest += rows;
+                }
+            }
+            problems.push((*word, None, rest));
         }
         Gauges { states, incomplete: self.incomplete(now).len(), duplicated, problems }
     }

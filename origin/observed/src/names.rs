@@ -47,12 +47,11 @@ impl Names {
 
     /// Drops the agents seen longest ago, until at most `most` are left.
     pub fn keep_agents(&mut self, most: usize) {
-        let mut times: Vec<LastSeen> = self.agents.values().copied().collect();
-        if times.len() > most {
-            times.sort_unstable_by(|one, other| other.cmp(one));
-            let oldest = times.get(most).copied();
-            self.agents.retain(|_, seen| Some(*seen) > oldest);
-        }
+        let mut agents: Vec<_> = std::mem::take(&mut self.agents).into_iter().collect();
+        // By name, where many were seen at one time.
+        agents.sort_unstable_by(|(one, first), (other, second)| second.cmp(first).then_with(|| one.cmp(other)));
+        agents.truncate(most);
+        self.agents = agents.into_iter().collect();
     }
 
     /// Whether `other` has a name that is not here, or a time that is `minutes` later than here.
@@ -85,6 +84,9 @@ mod tests {
         let mut fewer = both.clone();
         fewer.keep_agents(2);
         assert_eq!(fewer, names(&[("b", 6, false), ("c", 5, true)]));
+        let mut at_once = names(&[("a", 5, false), ("b", 5, false), ("c", 5, false)]);
+        at_once.keep_agents(2);
+        assert_eq!(at_once, names(&[("a", 5, false), ("b", 5, false)]));
         fewer.forget(0, 6);
         assert_eq!(fewer, names(&[("b", 6, false)]));
         assert!(fewer.lacks(&both, 10) && !both.lacks(&fewer, 10));

@@ -10,7 +10,7 @@ use weir_protocol::token::unix_seconds;
 use crate::agent::{Agent, Choice, Statement};
 use crate::bounds::{Bounds, MAX_EDGES};
 use crate::compact::{CompactRow, Pools, from_unix};
-use crate::delivered::Delivered;
+use crate::delivered::{Delivered, Times};
 use crate::edge::{EDGE_FORGOTTEN_AFTER, Edge};
 use crate::names::{LastSeen, Names};
 use crate::refused::Refusals;
@@ -228,7 +228,9 @@ impl Table {
     ) -> Result<(), Left> {
         let heard = now.ago(Duration::from_secs(new.heard_ago).min(AGENT_FORGOTTEN_AFTER));
         let is_new = !self.agents.contains_key(&new.agent);
-        let is_live = self.agents.get(&new.agent).is_some_and(|agent| self.is_live(agent, now));
+        let known = self.agents.get(&new.agent);
+        let is_live = known.is_some_and(|agent| self.is_live(agent, now));
+        let before = known.filter(|_| new.full).map(|agent| now.wall_of(agent.heard));
         if is_new {
             if !new.full {
                 let left_out = self.edges.get(edge).and_then(Edge::left_out);
@@ -251,7 +253,8 @@ impl Table {
         let statement =
             Statement { edge, epoch, instance, seq, unheard, listed: None, proved, labels, token_labels, version };
         agent.accept(statement, heard);
-        let (left_out, delivered) = agent.accept_rows(&mut self.pools, (rows, removed), full, room);
+        let times = Times { before, now: now.wall };
+        let (left_out, delivered) = agent.accept_rows(&mut self.pools, (rows, removed), full, (room, times));
         self.delivered.extend(delivered);
         (self.rows, self.bytes) = (self.rows + agent.rows.len(), self.bytes + agent.bytes());
         let bound = if agent.rows.len() < MAX_AGENT_ROWS { of_all } else { "agent_rows" };

@@ -1,3 +1,4 @@
+mod delivered;
 mod questions;
 mod runs;
 
@@ -7,7 +8,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
 use super::*;
-use crate::{AgentFilter, AgentView, By, Delivered, Release, RowFilter, Stage, State, Verdict};
+use crate::{AgentFilter, AgentView, By, Release, RowFilter, State, Verdict};
 
 /// A table whose clocks the test moves.
 struct World {
@@ -409,6 +410,21 @@ fn one_agent_does_not_take_all_room_and_its_rows_go_in_one_pass() {
 }
 
 #[test]
+fn at_the_bound_new_rows_take_the_room_of_those_that_go() {
+    let mut world = world_of(Bounds { rows: 2, ..Bounds::default() });
+    let send = |world: &mut World, seq, rows: &[Value], changes: Value| {
+        world.send(&message("e1", seq, &[with(agent("a", "i", seq, rows), changes)]))
+    };
+    assert_eq!(send(&mut world, 1, &[row("x", 1, None), row("y", 1, None)], json!({})), Ok(Taken::Whole));
+    assert_eq!(send(&mut world, 2, &[row("y", 1, None), row("z", 1, None)], json!({})), Ok(Taken::Whole));
+    let swapped = json!({"full": false, "removed": ["y"]});
+    assert_eq!(send(&mut world, 3, &[row("w", 1, None)], swapped), Ok(Taken::Whole));
+    assert_eq!((world.rows().0, world.table.in_use().rows), (vec!["a/w@1".to_owned(), "a/z@1".to_owned()], 2));
+    assert_eq!(send(&mut world, 4, &[row("v", 1, None)], json!({"full": false})), Ok(Taken::Part("rows")));
+    assert_eq!(world.table.in_use().rows, 2);
+}
+
+#[test]
 fn metrics_count_problems_of_live_agents_by_service_within_a_bound() {
     let mut world = world();
     let services: Vec<String> = (0..60).map(|number| format!("s{number:02}")).collect();
@@ -416,51 +432,23 @@ fn metrics_count_problems_of_live_agents_by_service_within_a_bound() {
     let refused = json!({"name": "c", "reason": "expired", "since": "2026-11-20T09:30:00Z", "count": 2});
     let agents = [agent("a", "i", 1, &rows), agent("b", "i", 1, &rows[50..])];
     world.send(&with(message("e1", 1, &agents), json!({"refused": [refused]}))).unwrap();
-    let gauges = world.table.gauges(world.now);
+    let gauges = world.table.gauges(world.now, |service| service.as_str() != "s50");
     assert_eq!((gauges.states, gauges.incomplete), ([("live", 2), ("silent", 0), ("refused", 1)], 0));
     let of_kind = |kind| gauges.problems.iter().filter(move |(of, ..)| *of == kind).collect::<Vec<_>>();
     let shown = of_kind("not-allowed");
-    assert_eq!((shown.len(), shown[0].2, shown[50]), (51, 2, &("not-allowed", None, 10)));
-    assert_eq!(shown[0].1.as_ref().map(|service| service.as_str()), Some("s50"), "those with the most rows are named");
+    assert_eq!((shown.len(), shown[0].2, shown[50]), (51, 2, &("not-allowed", None, 11)));
+    assert_eq!(
+        shown[0].1.as_ref().map(|service| service.as_str()),
+        Some("s51"),
+        "those with the most rows, and known ones"
+    );
     assert_eq!(of_kind("disk"), [&("disk", None, 0)]);
     // What silent agents reported last is no news.
     world.send(&with(message("e1", 2, &[]), json!({"unheard": ["a", "b"]}))).unwrap();
     world.pass(90);
-    let gauges = world.table.gauges(world.now);
+    let gauges = world.table.gauges(world.now, |service| service.as_str() != "s50");
     assert_eq!((gauges.states[1], gauges.incomplete), (("silent", 2), 1));
     assert!(gauges.problems.iter().all(|(_, service, rows)| service.is_none() && *rows == 0));
-}
-
-#[test]
-fn a_release_that_arrives_is_counted_once_and_not_what_was_there_before() {
-    let mut world = world();
-    let at = |generation, hook: &str| with(row("x", generation, None), json!({"hook": hook}));
-    let mut seq = 0;
-    let mut send = |full: bool, row: Value| {
-        seq += 1;
-        let of_agent = with(agent("a", "i", seq, &[row]), json!({"full": full}));
-        world.send(&message("e1", seq, &[of_agent])).unwrap();
-        let stage = |it: Delivered| (it.generation, if it.stage == Stage::Current { "current" } else { "hook" });
-        world.table.take_delivered().into_iter().map(stage).collect::<Vec<_>>()
-    };
-    assert_eq!(send(true, at(1, "running")), [], "the first time that it is heard");
-    assert_eq!(send(false, at(1, "succeeded")), [(1, "hook")], "its hook was seen to run");
-    assert_eq!(send(false, at(2, "pending")), [(2, "current")]);
-    for (hook, expected) in
-        [("running", None), ("failed", None), ("succeeded", Some((2, "hook"))), ("running", None), ("succeeded", None)]
-    {
-        assert_eq!(send(false, at(2, hook)), expected.into_iter().collect::<Vec<_>>(), "{hook}");
-    }
-    assert_eq!(send(false, at(3, "succeeded")), [(3, "current"), (3, "hook")], "both in one message");
-    assert_eq!(send(false, at(4, "none")), [(4, "current")]);
-    assert_eq!(send(true, at(5, "running")), [], "it may have had it for long");
-    assert_eq!(send(true, at(5, "succeeded")), []);
-    assert_eq!(send(false, at(5, "succeeded")), []);
-    assert_eq!(
-        (send(false, at(4, "none")), send(false, with(at(6, "none"), json!({"current": null})))),
-        (vec![], vec![])
-    );
-    assert_eq!(send(false, at(7, "none")), [], "it had nothing");
 }
 
 proptest! {
