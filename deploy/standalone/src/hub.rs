@@ -47,7 +47,12 @@ async fn serve(HubArguments { origin: file, edge: edge_file }: &HubArguments) ->
     origin.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     weir_edge::check::warnings(&edge).iter().for_each(|warning| tracing::warn!("{warning}"));
     let (name, drain_deadline) = (edge.name.clone(), edge.drain_deadline);
-    let origin = weir_origin::start(origin).await.context("the origin cannot start")?;
+    let mut stop = pin!(shutdown::requested());
+    // It may wait for the store.
+    let origin = tokio::select! {
+        started = weir_origin::start(origin) => started.context("the origin cannot start")?,
+        requested = stop.as_mut() => return Ok(requested?),
+    };
     let edge = match weir_edge::start(edge).await {
         Ok(edge) => edge,
         Err(error) => {
@@ -56,7 +61,6 @@ async fn serve(HubArguments { origin: file, edge: edge_file }: &HubArguments) ->
         }
     };
     tracing::info!(%name, origin = %origin.address(), edge = %edge.address(), "the hub is running");
-    let mut stop = pin!(shutdown::requested());
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
