@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::Context as _;
 use prometheus::Registry;
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use weir_git::mirror;
@@ -57,6 +57,9 @@ type Joining = (Cluster, Membership);
 /// The client of the other members, and the names of services that all share.
 type OfMembers = (Arc<MemberClient>, ServiceNames);
 
+/// Connections that wait to be accepted, as the standard library has it.
+const BACKLOG: u32 = 128;
+
 /// Starts an origin. It returns once the origin listens and serves the state published before; it waits for no
 /// upstream. In a cluster it waits for the store.
 ///
@@ -84,6 +87,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let certificates = Arc::new(Certificates::new(LoadedCertificates::of(&config)?, &registry)?);
     let starting = Starting::new(config.name.clone(), begun);
     let admin_address = listen_for_admins(&config, &starting, &registry, &http, drain).await?;
+    let of_edges = reserve(config.listen)?;
 
     let root = config.data_dir.clone();
     let (data_dir, released) = spawn_blocking(move || DataDir::open(&root)).await??;
@@ -155,7 +159,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         }
     };
     let access_log = AccessLog::new(&config.log, &registry)?;
-    let address = listen_for_edges(&config, &certificates, api, (&http, &access_log), drain).await?;
+    let address = listen_for_edges(of_edges, &certificates, api, (&http, &access_log), drain)?;
     let operator_address = listen_for_operators(&config, &certificates, operators, (&http, &access_log), drain).await?;
     let last_reload = LastReload::new(metrics.reload_refused.clone());
     let joined = cluster.as_ref().map(|(cluster, _)| cluster.clone());
@@ -376,16 +380,25 @@ async fn join_in(
     (api, operators)
 }
 
-async fn listen_for_edges(
-    config: &Config,
+/// Takes the address for edges before others learn of this origin. Connections are refused until all is read.
+fn reserve(listen: SocketAddr) -> anyhow::Result<TcpSocket> {
+    let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let reserved = socket.and_then(|socket| {
+        socket.set_reuseaddr(true)?;
+        socket.bind(listen)?;
+        Ok(socket)
+    });
+    reserved.map_err(|error| anyhow::anyhow!("cannot listen on listen = \"{listen}\": {error}"))
+}
+
+fn listen_for_edges(
+    socket: TcpSocket,
     certificates: &Certificates,
     api: EdgeApi,
     (http, access_log): (&HttpMetrics, &AccessLog),
     drain: &Drain,
 ) -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind(config.listen)
-        .await
-        .map_err(|error| anyhow::anyhow!("cannot listen on listen = \"{}\": {error}", config.listen))?;
+    let listener = socket.listen(BACKLOG)?;
     let address = listener.local_addr()?;
     let of_edges = http.listener("edge").with_access_log(access_log);
     serve::tcp(listener, Some(certificates.of_edges()), api, of_edges, drain);

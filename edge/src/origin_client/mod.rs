@@ -306,7 +306,9 @@ impl Origins {
             if is_absent(&absent, id) || (is_elsewhere && owner.is_some_and(|owner| !is_absent(&absent, owner))) {
                 continue;
             }
-            match self.get(id).descriptor(route, if_none_match.filter(|_| !is_elsewhere), request_id).await {
+            // The tag says to an origin that its cluster published the service.
+            let is_of_it = owner.map_or_else(|| self.is_one_cluster(), |_| !is_elsewhere);
+            match self.get(id).descriptor(route, if_none_match.filter(|_| is_of_it), request_id).await {
                 Ok(Some(bytes)) => match self.read(id, service, bytes) {
                     Ok(descriptor) => return Ok(OriginResponse::Descriptor(id, Box::new(descriptor))),
                     Err(error) => failures.push((id, error)),

@@ -71,8 +71,8 @@ impl EdgeApi {
         name: &ServiceName,
         digest: &TarballDigest,
     ) -> Result<Response<Body>, Problem> {
-        // An edge requests versions of services only that it has.
-        let service = self.service(name, true).await?;
+        // No evidence: an edge passes requests for versions on to all clusters, also those of another cluster's services.
+        let service = self.service(name, false).await?;
         // What is retained never changes, but it expires, and new versions come.
         if !self.is_owner(&self.catalog.snapshot(), &service.repository) {
             Box::pin(self.refresh(&service.repository)).await?;

@@ -53,12 +53,13 @@ async fn after_the_loss_of_the_data_volume_no_service_is_denied_that_an_edge_has
 }
 
 #[tokio::test]
-async fn a_request_for_a_version_shows_that_an_edge_has_the_service() {
+async fn a_request_for_a_version_does_not_show_that_an_edge_has_the_service() {
     let stopped = stopped().await;
     fs::remove_dir_all(stopped.home.data_dir()).unwrap();
     let (node, _) = stopped.start().await;
     let path = format!("{}/versions/{}", path_of(SERVICE), stopped.published.publication().digest);
-    assert_eq!(node.get(&path).await.status, 503);
+    assert_eq!(node.get(&path).await.status, 404);
+    assert_eq!(node.metric("weir_origin_definitions_missing").await, 0.0);
     node.stop().await;
 }
 
