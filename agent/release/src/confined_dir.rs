@@ -234,6 +234,7 @@ impl ConfinedDir {
         while let Some(name) = directories.pop() {
             let directory = open_directory(&self.root, &name)?;
             for below in remove_files(&directory)? {
+                let mut is_permitted = false;
                 directories.push(loop {
                     let top = format!(".removed-{moved}").into_bytes();
                     moved += 1;
@@ -241,7 +242,9 @@ impl ConfinedDir {
                         Ok(()) => break top,
                         Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
                         // Its entry for the parent changes.
-                        Err(Errno::ACCESS) if permit_owner(&directory, below.as_slice()).is_ok() => {}
+                        Err(Errno::ACCESS)
+                            if !std::mem::replace(&mut is_permitted, true)
+                                && permit_owner(&directory, below.as_slice()).is_ok() => {}
                         Err(error) => return Err(error.into()),
                     }
                 });
@@ -305,7 +308,8 @@ fn permit_owner(at: impl AsFd, name: impl Arg) -> rustix::io::Result<()> {
         return Err(Errno::ACCESS);
     }
     // By its descriptor, because what has its name may be replaced by a link; it cannot be read, and so has no other way.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), mode | Mode::RWXU)
+    let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    rustix::fs::chmod(path, mode | Mode::RWXU).map_err(|_| Errno::ACCESS)
 }
 
 /// The entries of a directory without `.` and `..`.
