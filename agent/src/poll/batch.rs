@@ -154,11 +154,14 @@ impl Batch {
                 Err(error) => {
                     let (edge_url, request_id) = (edge.url(), &failed.request_id);
                     tracing::debug!(edge = %edge_url, %error, %request_id, "a batch poll of an edge failed");
+                    // All else may be over soon, as a token that is being written.
+                    let is_final =
+                        matches!(&error, BatchError::Poll(of) if matches!(of.kind(), "unauthorized" | "certificate"));
+                    failed.is_retryable |= !is_final;
                     if let BatchError::Poll(error) = &error {
                         let is_404 = matches!(error, PollError::Status { status: StatusCode::NOT_FOUND, .. });
                         failed.is_unavailable |= std::ptr::eq(edge, preferred) && is_404;
                         failed.retry_after = failed.retry_after.max(error.retry_after());
-                        failed.is_retryable |= error.is_retryable();
                         if error.is_edge_failure() {
                             attempt.failed(edge);
                         }
