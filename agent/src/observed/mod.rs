@@ -48,9 +48,10 @@ pub(crate) struct Observer {
     drain: Drain,
 }
 
-/// The longest time between two messages. Batch polls show the edge that the agent is alive, as far as there are any.
+/// The longest time between two messages. Batch polls show the edge that the agent is alive, as far as there are any, with
+/// room for jitter and for edges that do not answer.
 fn interval(has_batch_polls: bool, poll_interval: Duration) -> Duration {
-    let shows_life = has_batch_polls && poll_interval <= RARE_POLLS_INTERVAL;
+    let shows_life = has_batch_polls && poll_interval <= RARE_POLLS_INTERVAL / 2;
     if shows_life { Duration::from_secs(AGENT_INTERVAL_SECONDS) } else { RARE_POLLS_INTERVAL }
 }
 
@@ -178,5 +179,6 @@ mod tests {
         let (often, rarely) = (Duration::from_secs(30), Duration::from_secs(300));
         assert_eq!(interval(true, often), Duration::from_secs(AGENT_INTERVAL_SECONDS));
         assert_eq!([interval(true, rarely), interval(false, often)], [RARE_POLLS_INTERVAL; 2]);
+        assert_eq!(interval(true, RARE_POLLS_INTERVAL), RARE_POLLS_INTERVAL, "with its jitter it is too late");
     }
 }

@@ -171,7 +171,11 @@ impl Outbox {
                 self.stage = Stage::Full;
                 Duration::ZERO
             }
-            Outcome::Deferred(after) => after.min(UNAVAILABLE_PAUSE).mul_f64(1.0 + random),
+            // Messages may be the only sign of life, and an edge calls an agent silent after 85 s.
+            Outcome::Deferred(after) => {
+                let after = after.min(UNAVAILABLE_PAUSE);
+                after.mul_f64(1.0 + random).min(after.max(MAX_PAUSE))
+            }
             Outcome::Unavailable => UNAVAILABLE_PAUSE.mul_f64(0.9 + 0.2 * random),
             Outcome::Accepted(_) | Outcome::Resync | Outcome::Failed => {
                 if outcome == Outcome::Resync {
@@ -182,7 +186,7 @@ impl Outbox {
                 self.seq += 1;
                 self.failures = self.failures.saturating_add(1);
                 let pause = FIRST_PAUSE.saturating_mul(1 << (self.failures - 1).min(5)).min(MAX_PAUSE);
-                pause.mul_f64(0.5 + random)
+                pause.mul_f64(0.5 + random).min(MAX_PAUSE)
             }
         };
         self.not_before = now + pause;
@@ -243,7 +247,8 @@ mod tests {
         set(&mut outbox, "a", 1);
         for (outcome, seq, pause) in [
             (Outcome::Deferred(Duration::from_secs(20)), 2, 30),
-            (Outcome::Deferred(Duration::MAX), 2, 900),
+            (Outcome::Deferred(MAX_PAUSE), 2, 60),
+            (Outcome::Deferred(Duration::MAX), 2, 600),
             (Outcome::Unavailable, 2, 600),
             (Outcome::Failed, 2, 2),
             (Outcome::Failed, 3, 4),
