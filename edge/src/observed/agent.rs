@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
+use std::time::Duration;
 
 use weir_cache::clock::Moment;
 use weir_protocol::labels::Labels;
@@ -15,6 +16,9 @@ const ROW_BYTES: usize = size_of::<(ServiceName, HeldRow)>() * 3 / 2 + 64;
 
 /// The memory of an agent without its rows, about, in bytes.
 pub(super) const AGENT_BYTES: usize = size_of::<AgentState>() + 400;
+
+/// How often at most the runs of a name learn that another one took the place of their rows.
+const COUNTED_EVERY: Duration = Duration::from_secs(600);
 
 /// An agent, as its credential proves it.
 #[derive(Debug, Clone)]
@@ -34,8 +38,10 @@ pub(super) struct AgentState {
     pub(super) own_labels: Labels,
     pub(super) version: String,
     pub(super) instance: Instance,
-    /// How often another run of its name has taken the place of the one before.
+    /// How often another run of its name has taken the place of the one before, as far as agents are to learn of it.
     pub(super) runs_before: u64,
+    /// When that was counted last.
+    counted: Option<Moment>,
     pub(super) seq: u64,
     /// When its last message came, which is of this run.
     pub(super) messaged: Moment,
@@ -111,6 +117,7 @@ impl AgentState {
             version: String::new(),
             instance,
             runs_before: 0,
+            counted: None,
             seq: 0,
             messaged: now,
             heard: now,
@@ -140,7 +147,10 @@ impl AgentState {
     pub(super) fn apply(&mut self, message: AgentObserved, number: u64, now: Moment) -> (usize, usize) {
         let AgentObserved { instance, seq, full, more, version, labels, rows, removed } = message;
         self.runs.heard(&instance, now);
-        self.runs_before += u64::from(self.instance != instance);
+        // Two runs that go on would send each other's rows away again and again.
+        if self.instance != instance && self.counted.is_none_or(|at| now.since(at) >= COUNTED_EVERY) {
+            (self.runs_before, self.counted) = (self.runs_before + 1, Some(now));
+        }
         (self.instance, self.seq, self.version, self.own_labels) = (instance, seq, version, labels);
         (self.messaged, self.heard, self.is_unheard) = (now, now, false);
         (self.number, self.stated) = (number, number);
