@@ -86,9 +86,12 @@ fn compare(
         },
     })?;
     let Some(before) = before.filter(|_| old.is_some()) else { return Ok(()) };
-    each_file(before, |path| match new.stat(path)? {
-        Some(stat) if !is_type(&stat, FileType::Directory) => Ok(()),
-        _ => report(ChangeKind::Removed, path),
+    each_file(before, |path| match new.stat(path) {
+        Ok(Some(stat)) if !is_type(&stat, FileType::Directory) => Ok(()),
+        Ok(_) => report(ChangeKind::Removed, path),
+        // It is there, in a folder that a hook gave away.
+        Err(error) if is_denied(&error) => Ok(()),
+        Err(error) => Err(error),
     })
 }
 

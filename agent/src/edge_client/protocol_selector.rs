@@ -67,13 +67,13 @@ pub(crate) struct ProtocolSelector {
     retry_interval: Duration,
     http3: Http3,
     evidence: Evidence,
-    /// Since when the edge refuses handshakes.
-    refused_since: Option<Instant>,
+    /// Since when the edge refuses handshakes, and when it last did.
+    refused: Option<(Instant, Instant)>,
 }
 
 impl ProtocolSelector {
     pub(crate) fn new(mode: HttpMode, retry_interval: Duration) -> Self {
-        Self { mode, retry_interval, http3: Http3::Untried, evidence: Evidence::default(), refused_since: None }
+        Self { mode, retry_interval, http3: Http3::Untried, evidence: Evidence::default(), refused: None }
     }
 
     /// The versions to try now. After a back-off one request probes HTTP/3 and the others use HTTP/2.
@@ -105,7 +105,7 @@ impl ProtocolSelector {
     /// HTTP/3 gave a response.
     pub(crate) fn http3_succeeded(&mut self) -> Option<Http3Change> {
         let change = (self.http3 != Http3::Usable).then_some(Http3Change::Usable);
-        self.refused_since = None;
+        self.refused = None;
         self.http3 = Http3::Usable;
         self.evidence = Evidence::default();
         change
@@ -119,7 +119,9 @@ impl ProtocolSelector {
 
     /// The edge refused a handshake, over UDP: it is being restarted. One that goes on refusing has too many connections.
     pub(crate) fn http3_refused(&mut self, now: Instant) -> Option<Http3Change> {
-        let since = *self.refused_since.get_or_insert(now);
+        let before = self.refused.filter(|(_, last)| now.duration_since(*last) < RESTART);
+        let since = before.map_or(now, |(since, _)| since);
+        self.refused = Some((since, now));
         if now.duration_since(since) < RESTART { None } else { self.http3_failed(now) }
     }
 
@@ -270,12 +272,13 @@ mod tests {
             selector.handshake_began();
             (selector.http3_refused(at), selector.http2_ended(true, at), selector.select(at))
         };
-        for seconds in [0, 1, 29] {
+        for seconds in [0, 1, 20, 29] {
             assert_eq!(refused(&mut selector, seconds), (None, None, Protocols::H3OrH2));
         }
         assert_eq!(refused(&mut selector, 30), (None, Some(Http3Change::Blocked(MINUTE)), Protocols::H2));
         selector.http3_succeeded();
         assert_eq!(refused(&mut selector, 31), (None, None, Protocols::H3OrH2), "another restart");
+        assert_eq!(refused(&mut selector, 400), (None, None, Protocols::H3OrH2), "a third, without an answer between");
     }
 
     #[test]
