@@ -87,7 +87,7 @@ metric_families! {
         /// Bytes of the events in memory for edges that reconnect. The bound is `limits.event_bytes`.
         pub(crate) event_log_bytes: IntGauge = "weir_origin_event_log_bytes";
         /// Messages of edges about what agents run. `resync`: something before it was missing, and the edge sends everything
-        /// again. `limited`: a bound of `limits.observed_…` is reached. `refused`: it could not be read, or named another edge.
+        /// again. `limited`: a bound of `limits.observed_…` is reached, or another message of the edge is still being processed. `refused`: it could not be read, or named another edge.
         pub(crate) observed_messages: IntCounterVec = "weir_origin_observed_messages_total"
             { result: ["accepted", "resync", "limited", "refused"] };
         /// Agents that edges have reported, by whether they are there, counted every ten seconds. `silent`: no edge heard it for

@@ -69,11 +69,11 @@ pub(crate) struct Observed {
     deletions: mpsc::Sender<Deletion>,
     queries: Arc<Semaphore>,
     messages: Arc<Semaphore>,
-    /// The edges of which a message is being taken in.
+    /// The edges of which a message is being processed.
     senders: Arc<Mutex<BTreeSet<NodeName>>>,
 }
 
-/// A message of an edge is being taken in, until this is dropped.
+/// A message of an edge is being processed, until this is dropped.
 pub(crate) struct InProgress {
     senders: Arc<Mutex<BTreeSet<NodeName>>>,
     edge: NodeName,
@@ -105,8 +105,8 @@ impl Observed {
         (Self { table, in_use, has_names, deletions, queries, messages, senders }, deleted)
     }
 
-    /// Admits a message of an edge. `None`: another one of it is being taken in. An edge sends them one after another, so that
-    /// none takes the permits that others wait for.
+    /// Admits a message of an edge. `None`: another one of it is being processed. An edge sends them one after another, so no
+    /// edge holds the permits that others wait for.
     pub(crate) fn begin(&self, edge: &NodeName) -> Option<InProgress> {
         let is_first = self.senders.lock().unwrap_or_else(PoisonError::into_inner).insert(edge.clone());
         is_first.then(|| InProgress { senders: self.senders.clone(), edge: edge.clone() })

@@ -40,9 +40,13 @@ impl EdgeApi {
     }
 
     async fn take_in(&self, body: Bytes, name: &NodeName) -> Result<Taken, Problem> {
-        let Some(_in_progress) = self.observed.begin(name) else { return Err(problems::too_many_messages()) };
+        let Some(in_progress) = self.observed.begin(name) else { return Err(problems::too_many_messages()) };
         let (name, deliveries, catalog) = (name.clone(), self.deliveries.clone(), self.catalog.clone());
-        let count = move |delivered: &[_]| deliveries.count(delivered, &catalog.snapshot());
+        let count = move |delivered: &[_]| {
+            // It ends with the work, also when the edge has disconnected before.
+            let _in_progress = in_progress;
+            deliveries.count(delivered, &catalog.snapshot());
+        };
         let taken = self.observed.apply(move || read(&body, &name), count);
         taken.await.unwrap_or_else(|| Err(problems::overloaded().into())).map_err(|NotTaken(problem)| problem)
     }
