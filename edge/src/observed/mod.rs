@@ -129,9 +129,10 @@ impl Observed {
         Ok(())
     }
 
-    /// An agent has sent an authenticated request about itself.
-    pub(crate) fn heard(&self, name: &NodeName) {
-        self.table().heard(name, self.inner.clock.now());
+    /// An agent has sent an authenticated request about itself. Returns [`runs_before`](Self::runs_before), for which an idle
+    /// poll needs no lock of its own.
+    pub(crate) fn heard(&self, name: &NodeName) -> u64 {
+        self.table().heard(name, self.inner.clock.now())
     }
 
     /// How often another run of an agent's name has taken the place of the one before.

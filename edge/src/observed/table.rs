@@ -89,13 +89,14 @@ impl Table {
     }
 
     /// An agent has sent an authenticated request about itself.
-    pub(super) fn heard(&mut self, name: &NodeName, now: Moment) {
-        let Some(agent) = self.agents.get_mut(name) else { return };
+    pub(super) fn heard(&mut self, name: &NodeName, now: Moment) -> u64 {
+        let Some(agent) = self.agents.get_mut(name) else { return 0 };
         agent.heard = now;
         if std::mem::take(&mut agent.is_unheard) {
             self.number += 1;
             agent.number = self.number;
         }
+        agent.runs_before
     }
 
     /// Operators may assert other labels now.

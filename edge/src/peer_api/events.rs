@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::BytesMut;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{Method, Request, Response};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
-use weir_protocol::event::{CONTENT_TYPE, Cursor, Event, EventKind, RelayedHeartbeat, UNBUFFERED};
+use weir_protocol::event::{self, Cursor, Event, EventKind, RelayedHeartbeat};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_runtime::bounds::Bound;
@@ -88,10 +88,7 @@ impl Events {
             let permit = self.streams.clone().try_acquire_owned().map_err(|_| too_many_streams())?;
             *response.body_mut() = self.stream(changes, heartbeat, permit, certificate_ends);
         }
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.insert(UNBUFFERED.0, HeaderValue::from_static(UNBUFFERED.1));
+        event::set_headers(response.headers_mut());
         Ok(response)
     }
 

@@ -8,13 +8,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Request, Response, header};
+use http::{Request, Response};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::MissedTickBehavior;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
-use weir_protocol::event::{CONTENT_TYPE, RevisionSeen, UNBUFFERED, Upstream};
+use weir_protocol::event::{self, RevisionSeen, Upstream};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody};
 
@@ -57,10 +57,7 @@ impl SelfApi {
         };
         inner.drain.spawn(writer.run(since, changes, fleet, permit));
         let mut response = Response::new(body);
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.insert(UNBUFFERED.0, HeaderValue::from_static(UNBUFFERED.1));
+        event::set_headers(response.headers_mut());
         Ok(response)
     }
 }

@@ -141,14 +141,14 @@ impl SelfApi {
         let is_poll = *route == Route::AgentServices && matches!(*request.method(), Method::GET | Method::HEAD);
         let agent = is_poll.then(|| self.inner.access.agent(request.headers(), peer).ok()).flatten()??;
         let response = self.inner.unchanged_batch_poll(request, &agent)?;
-        self.inner.observed.heard(&agent.name);
-        Some(self.named(response, &agent.name))
+        let runs_before = self.inner.observed.heard(&agent.name);
+        Some(self.named(response, runs_before))
     }
 
     /// Says what the edge knows of the agent: another run of the edge knows nothing, and after another run of the agent's name
     /// that sent everything the rows of the first are gone. Where one reads another text than before, it sends everything.
-    fn named(&self, mut response: Response<Body>, agent: &NodeName) -> Response<Body> {
-        let instance = match self.inner.observed.runs_before(agent) {
+    fn named(&self, mut response: Response<Body>, runs_before: u64) -> Response<Body> {
+        let instance = match runs_before {
             0 => Some(self.inner.instance.clone()),
             runs => {
                 let instance = self.inner.instance.to_str().unwrap_or_default();
@@ -188,7 +188,7 @@ impl SelfApi {
             Route::AgentObserved | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),
             _ => Err(ApiError::NoSuchPath),
         };
-        answer.map(|response| self.named(response, &name))
+        answer.map(|response| self.named(response, self.inner.observed.runs_before(&name)))
     }
 }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen, UNBUFFERED};
+use weir_protocol::event::{self, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
 use weir_protocol::problem::Problem;
 use weir_protocol::query;
 use weir_publish::{Retired, Validity};
@@ -89,10 +89,7 @@ impl Events {
             self.stream(since(request.uri().query()).as_deref(), permit, certificate_ends)
         };
         let mut response = Response::new(body);
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.insert(UNBUFFERED.0, HeaderValue::from_static(UNBUFFERED.1));
+        event::set_headers(response.headers_mut());
         Ok(response)
     }
 

@@ -7,6 +7,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -24,8 +25,13 @@ pub const MAX_CURSOR_BYTES: usize = 100;
 /// The media type of the stream.
 pub const CONTENT_TYPE: &str = "application/x-ndjson";
 
-/// The header of every event stream, with its value: nginx and its like would hold its lines back until a buffer is full.
-pub const UNBUFFERED: (&str, &str) = ("x-accel-buffering", "no");
+/// Sets the headers of every event stream.
+pub fn set_headers(headers: &mut HeaderMap) {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx and similar proxies otherwise hold lines back until a buffer is full.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+}
 
 /// The interval of heartbeats in seconds. A heartbeat says that all events so far were sent.
 pub const HEARTBEAT_SECONDS: u64 = 5;
