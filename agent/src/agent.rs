@@ -170,7 +170,7 @@ fn admin(
         }
         let are_known = *all.are_known.borrow();
         let read = readiness(&all.statuses(), are_known, all.age(Instant::now()), SystemTime::now());
-        read.but(last_reload.refused())
+        read.degraded_by(last_reload.refused())
     };
     let status_readiness = ready.clone();
     let metrics_token = metrics_token(composition.config.admin.metrics_token_file.as_deref()).context("[admin]")?;

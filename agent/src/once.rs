@@ -10,7 +10,6 @@ use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 use crate::agent::{Running, start_once};
 use crate::config::Config;
-use crate::services::ListError;
 use crate::status::ServiceStatus;
 
 /// How long retryable errors are retried, by default.
@@ -52,15 +51,15 @@ async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
     let reason = tokio::select! {
         () = running.services_are_known() => None,
         final_error = error.wait_for(|error| error.as_ref().is_some_and(|error| !error.is_retryable)) => {
-            final_error.ok().and_then(|error| error.clone())
+            final_error.ok().and_then(|error| error.clone()).map(|error| error.message)
         }
         () = tokio::time::sleep_until(deadline) => {
             let last = running.list_error().borrow().clone();
-            Some(last.unwrap_or_else(|| ListError { message: "none answered in time".to_owned(), is_retryable: true }))
+            Some(last.map_or_else(|| "none answered in time".to_owned(), |error| error.message))
         }
     };
-    if let Some(ListError { message, .. }) = reason {
-        return Err(OnceError::NoList(message));
+    if let Some(reason) = reason {
+        return Err(OnceError::NoList(reason));
     }
     // At the same time: what fails for good must not wait for what may still succeed.
     let services = running.services();

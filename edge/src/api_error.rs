@@ -182,7 +182,7 @@ fn too_many(error: &ApiError) -> Problem {
         ),
         ApiError::TooManyMessages => (
             TOO_MANY_MESSAGES,
-            "Agents with this name say what they run more often than once a second: send changes together, and give each cluster a name of its own.",
+            "Agents with this name send more messages than one a second about what they run: send changes together, and give each cluster its own name.",
         ),
         _ => (TOO_MANY_STREAMS, "The edge has reached its limit of event streams: poll, and retry later."),
     };

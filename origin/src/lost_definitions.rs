@@ -4,7 +4,8 @@
 //! A lost or emptied volume looks like a first installation. What others have tells them apart: an edge shows with its
 //! request the version of a service that it has from here.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_protocol::name::ServiceName;
 use weir_publish::{Publisher, Repositories};
@@ -15,19 +16,18 @@ pub(crate) struct LostDefinitions {
     repositories: Arc<Repositories>,
     /// Whether there is an operators' listener.
     operators: bool,
-    /// The first service that an edge had and this store never did.
-    evidence: Arc<OnceLock<ServiceName>>,
+    /// Whether an edge had a service that this store never had.
+    has_evidence: Arc<AtomicBool>,
 }
 
 impl LostDefinitions {
     pub(crate) fn new(publisher: &Publisher, operators: bool) -> Self {
-        Self { repositories: publisher.repositories.clone(), operators, evidence: Arc::default() }
+        Self { repositories: publisher.repositories.clone(), operators, has_evidence: Arc::default() }
     }
 
-    /// A service of which an edge has a version, while this store has no trace of it and no definitions of operators.
-    /// A definition by an operator ends the suspicion.
-    pub(crate) fn evidence(&self) -> Option<&ServiceName> {
-        self.evidence.get().filter(|_| self.may_be_lost())
+    /// Whether an edge has a service that this store never had. A definition by an operator ends the suspicion.
+    pub(crate) fn is_suspected(&self) -> bool {
+        self.has_evidence.load(Ordering::Relaxed) && self.may_be_lost()
     }
 
     /// How many repositories have objects but no record.
@@ -39,17 +39,17 @@ impl LostDefinitions {
     /// version of it.
     pub(crate) fn why(&self, service: &ServiceName, edge_has_it: bool) -> Option<&'static str> {
         if edge_has_it && self.may_be_lost() && !self.repositories.has_ever_had(service) {
-            self.evidence.get_or_init(|| {
+            let was_known = self.has_evidence.swap(true, Ordering::Relaxed);
+            if !was_known {
                 tracing::warn!(
                     %service,
-                    "an edge has a service of which this store has no trace, and the store has no definitions of operators: if \
-                     its data was lost, restore it; until operators define something, requests for unknown services are \
-                     answered with 503"
+                    "an edge has a service that this store never had, and operators have defined nothing in the store: if its \
+                     data was lost, restore it. Until operators define a repository or a service, requests for unknown \
+                     services are answered with 503"
                 );
-                service.clone()
-            });
+            }
         }
-        if self.evidence().is_some() {
+        if self.is_suspected() {
             Some("edges have services that the origin's store never had: its data may have been lost")
         } else if self.repositories.may_have_unknown_definitions() {
             Some("some definitions of operators cannot be read: the origin's log has the reason")

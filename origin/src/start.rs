@@ -165,7 +165,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let joined = cluster.as_ref().map(|(cluster, _)| cluster.clone());
     let node = node_health((&publisher, lost_definitions), joined.clone(), certificates.clone(), &metrics, disk);
     let (shown, reloads) = (catalog.clone(), last_reload.clone());
-    let ready = Box::new(move || readiness(&shown, node()).but(reloads.refused()));
+    let ready = Box::new(move || readiness(&shown, node()).degraded_by(reloads.refused()));
     starting.ends(Shown { ready, status: status_of(config.name.clone(), begun, catalog.clone(), joined) });
 
     let members = cluster.as_ref().map(|(_, client)| client.clone());
@@ -435,7 +435,7 @@ fn node_health(
             clock: clocks.problem(now, Instant::now()),
             access_files_unreadable: access_files.get() == 0,
             certificates_have_expired: certificates.have_expired(now),
-            definitions_lost: lost_definitions.evidence().is_some(),
+            definitions_lost: lost_definitions.is_suspected(),
             without_record: lost_definitions.without_record(),
             suspended: publisher.repositories.suspended().len(),
             outside_cluster: view.as_ref().and_then(|view| view.outside()),

@@ -34,7 +34,7 @@ impl Refusal {
             Refusal::Malformed => "The token cannot be read.",
             Refusal::UnknownKey => "The token is signed with an unknown key.",
             Refusal::KeyOfOrigins => {
-                "The origins know the key of the token, and this edge takes no keys from them: set keys_from_origins in its [auth]."
+                "Only the origins know the key of the token, and this edge does not accept keys from them: set keys_from_origins in its [auth]."
             }
             Refusal::RevokedKey => "The token is signed with a key that was revoked: use a new token.",
             Refusal::BadSignature => "The signature of the token is invalid.",

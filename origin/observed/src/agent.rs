@@ -158,7 +158,8 @@ impl Agent {
     }
 
     /// Accepts rows and removals; `is_full`: there are no other rows. At most `most` more than it has, and [`MAX_AGENT_ROWS`] in
-    /// all. Returns how many were left out, and what has arrived. However often services are named: a search for each, and one pass over the rows.
+    /// all. Returns how many were left out, and what has arrived. It costs a search for each named service and one pass over
+    /// the rows, however often services are named.
     pub(crate) fn accept_rows(
         &mut self,
         pools: &mut Pools,

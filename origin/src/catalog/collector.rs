@@ -76,7 +76,7 @@ impl CatalogCollector {
             .set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
         self.show_pins(snapshot);
         let lost = &self.lost_definitions;
-        let missing = lost.evidence().is_some() || lost.without_record() > 0;
+        let missing = lost.is_suspected() || lost.without_record() > 0;
         self.metrics.definitions_missing.set(missing.into());
     }
 

@@ -301,7 +301,7 @@ mod tests {
             (Of::Rows, "cursor=cluster-1/A", "`cursor` is no `cursor`"),
             (Of::Agents, "cursor=cluster-1/shop", "`cursor` is no `cursor`"),
             (Of::Summary, "cursor=-1", "`cursor` is no `cursor`"),
-            (Of::Rows, "lacks=1.0%2", "`lacks`: after `%`"),
+            (Of::Rows, "lacks=1.0%2", "`lacks`: `%` must be followed by"),
         ] {
             let error = Question::parse(of, Some(query)).unwrap_err().to_string();
             assert!(error.contains(expected), "{query}: {error}");

@@ -88,7 +88,7 @@ async fn operators_ask_what_edges_report() {
         ("/v1/fleet/summary?by=commit", "`by` is one of"),
         ("/v1/fleet/summary?cursor=x", "`cursor`"),
         ("/v1/fleet/rows?cursor=x", "`cursor` is no `cursor`"),
-        ("/v1/fleet/rows?label=ring%3dcanary&agent=%2g", "`agent`: after `%`"),
+        ("/v1/fleet/rows?label=ring%3dcanary&agent=%2g", "`agent`: `%` must be followed by"),
         ("/v1/services?page=after.%20", "`page`"),
     ] {
         let reply = operator.get(path).await;

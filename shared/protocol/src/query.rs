@@ -45,7 +45,9 @@ fn decoded<'a>(key: &str, value: &'a str) -> Result<Cow<'a, str>, QueryError> {
     };
     let key = key.escape_default();
     let invalid = || {
-        QueryError(format!("`{key}`: after `%` come two hexadecimal digits, and together UTF-8; `%` itself is `%25`"))
+        QueryError(format!(
+            "`{key}`: `%` must be followed by two hexadecimal digits, and the value must be UTF-8; write `%25` for `%`"
+        ))
     };
     Ok(decode().ok_or_else(invalid)?.into())
 }
@@ -70,7 +72,7 @@ mod tests {
         assert_eq!(read("a=1.0%2Bb+c&d=%e2%82%AC%26%3D%25"), ["a: 1.0+b+c", "d: €&=%"]);
         assert!(read("").is_empty());
         for wrong in ["a=%", "a=1&a=%2", "a=%2g", "a=%+2", "a=%ff", "a=%E2%82"] {
-            assert!(pairs(wrong).unwrap_err().to_string().starts_with("`a`: after `%`"), "{wrong}");
+            assert!(pairs(wrong).unwrap_err().to_string().starts_with("`a`: `%` must be followed by"), "{wrong}");
         }
         assert_eq!(parsed::<u32>("limit", "5"), Ok(5));
         assert!(parsed::<u32>("limit", "x").unwrap_err().to_string().starts_with("`limit`: "));

@@ -42,7 +42,7 @@ impl Readiness {
 
     /// The same, with one more thing that needs attention.
     #[must_use]
-    pub fn but(self, reason: Option<String>) -> Self {
+    pub fn degraded_by(self, reason: Option<String>) -> Self {
         match (self, reason) {
             (Readiness::Ready, Some(reason)) => Readiness::Degraded(vec![reason]),
             (Readiness::Degraded(mut reasons), Some(reason)) => {
@@ -307,10 +307,10 @@ mod tests {
     #[test]
     fn one_more_reason_degrades_what_is_ready() {
         let one = || Some("one".to_owned());
-        assert_eq!(Readiness::Ready.but(None), Readiness::Ready);
-        assert_eq!(Readiness::Ready.but(one()), Readiness::Degraded(vec!["one".to_owned()]));
+        assert_eq!(Readiness::Ready.degraded_by(None), Readiness::Ready);
+        assert_eq!(Readiness::Ready.degraded_by(one()), Readiness::Degraded(vec!["one".to_owned()]));
         let not_ready = Readiness::NotReady(vec!["other".to_owned()]);
-        assert_eq!(not_ready.clone().but(one()), not_ready);
+        assert_eq!(not_ready.clone().degraded_by(one()), not_ready);
     }
 
     #[tokio::test]

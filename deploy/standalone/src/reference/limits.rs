@@ -59,7 +59,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | agents that edges report | `limits.observed_agents` | `observed_agents` | the agents give way that were silent longest. Then new ones are left out, and answers name the edge as incomplete |
 | rows of agents: one for each service of each | `limits.observed_rows` | `observed_rows` | the same |
 | rows of one agent | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | further ones are left out, and answers name the edge as incomplete |
-| messages of edges about what agents run | {origin/src/observed.rs CONCURRENT_MESSAGES} | `observed_messages` | they wait |
+| messages of edges about what agents run that are processed at a time, one of each edge | {origin/src/observed.rs CONCURRENT_MESSAGES} | `observed_messages` | they wait; another one of the same edge: 429 |
 | services whose deliveries are counted by name | {origin/src/delivery.rs MAX_NAMED} |  | others are counted together. Metric: `weir_origin_delivery_seconds` |
 | memory of rows | `limits.observed_bytes` | `observed_bytes` | the same; exceeded by one message at most |
 | edges that report | {origin/observed/src/bounds.rs MAX_EDGES} | `observed_edges` | 429 for new ones |
