@@ -106,18 +106,10 @@ impl Roles {
         edge.freshness.stale_while_revalidate = Duration::ZERO;
         let edge = weir_edge::start(edge).await.context("the edge does not start")?;
 
-        let agent_root = root.join("agent");
-        let current = agent_root.join(service.as_str()).join("current");
-        let edge_url = format!("https://{}", edge.address()).parse()?;
-        let mut agent = weir_agent::config::Config::new(vec![edge_url], &ca, agent_root);
+        let current = root.join("agent").join(service.as_str()).join("current");
+        let mut agent = agent_config(root, edge.address(), &service)?;
         agent.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[2]));
-        agent.name = certificates::AGENT.parse()?;
-        agent.client_certificate = Some(pki.join("agent.pem"));
-        agent.client_key = Some(pki.join("agent.key"));
-        agent.poll_interval = QUICK;
-        let mut followed = weir_agent::config::ServiceConfig::new(&service);
-        followed.exec = arguments.exec.clone().map(Into::into);
-        agent.services = vec![followed];
+        agent.services[0].exec = arguments.exec.clone().map(Into::into);
         let started = if arguments.once { weir_agent::start_once(agent).await } else { weir_agent::start(agent).await };
         let agent = started.context("the agent does not start")?;
         Ok(Self { service, repository: repository_name, poll_interval, ca, current, origin, edge, agent })
@@ -129,6 +121,24 @@ impl Roles {
         self.edge.drain(deadline).await;
         self.origin.drain(deadline).await;
     }
+}
+
+/// The agent that follows a service of the edge at this address.
+///
+/// # Errors
+/// The address makes no URL.
+fn agent_config(root: &Path, edge: SocketAddr, service: &ServiceName) -> anyhow::Result<weir_agent::config::Config> {
+    let pki = root.join("certificates");
+    let edge = format!("https://{edge}").parse()?;
+    let mut agent = weir_agent::config::Config::new(vec![edge], pki.join("ca.pem"), root.join("agent"));
+    agent.name = certificates::AGENT.parse()?;
+    agent.client_certificate = Some(pki.join("agent.pem"));
+    agent.client_key = Some(pki.join("agent.key"));
+    agent.poll_interval = QUICK;
+    // It is the only one.
+    agent.spread = Duration::ZERO;
+    agent.services = vec![weir_agent::config::ServiceConfig::new(service)];
+    Ok(agent)
 }
 
 /// Waits until the first poll and its publication are complete, or one of them has failed.
@@ -176,4 +186,16 @@ fn reach(upstream: &mut RepositoryConfig, arguments: &UpArguments, repository: &
     upstream.ca.clone_from(&arguments.ca);
     upstream.username.clone_from(&arguments.username);
     upstream.password_file.clone_from(&arguments.password_file);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_agent_waits_for_no_fleet() {
+        let edge = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let agent = agent_config(Path::new("/weir-data"), edge, &"shop".parse().unwrap()).unwrap();
+        assert_eq!(agent.spread, Duration::ZERO);
+    }
 }
