@@ -4,7 +4,7 @@
 //! `start` starts a worker, and others use its `handle`. The worker alone composes: it owns `polls` (with `schedule`), `steps`,
 //! `back_offs`, `maintenance`, `rebuild`, `step_backs`, `part_changes` and `revision_reports` (with `revisions`), none of which
 //! knows it. The tasks that these start: `poll` (with `poll_watchdog` and `poll_permit`), `pipeline` (with `lfs` and `build`) and
-//! `bundles`. They share `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs.
+//! `bundles`. `ref_watch` triggers polls of a repository on this machine. They share `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs.
 //! `part_sources` joins the sources of composed services.
 //!
 //! Blocking work runs as a `job` on its own thread, with a deadline. A thread that ignores the deadline delays only its own
@@ -30,6 +30,7 @@ mod poll_watchdog;
 mod polls;
 mod preview;
 mod rebuild;
+mod ref_watch;
 mod repository;
 mod revision_reports;
 mod revisions;

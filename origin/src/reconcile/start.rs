@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
+use futures_util::future::OptionFuture;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use weir_runtime::shutdown::Drain;
@@ -16,6 +17,7 @@ use super::part_sources::PartSource;
 use super::pipeline::Pipeline;
 use super::poll::Poller;
 use super::rebuild::REBUILD_QUEUE;
+use super::ref_watch;
 use super::repository::Repository;
 use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
@@ -46,6 +48,7 @@ pub(crate) fn start(
     let first = Instant::now() + first_delay(started_together, config.poll_interval, fastrand::f64());
     let mut schedule = Schedule::new(config.poll_interval, config.min_poll_interval, first);
     let limiter = context.limiter.for_upstream(&config.url);
+    let watched = ref_watch::watched_path(&config);
     let (config_sender, config_updates) = watch::channel(Arc::new(config));
     let (service_sender, service_updates) = watch::channel(services.to_vec());
     let (rebuild_sender, rebuild_requests) = mpsc::channel(REBUILD_QUEUE);
@@ -73,6 +76,9 @@ pub(crate) fn start(
     if let Some(until) = held_until.and_then(instant) {
         schedule.hold_until(until);
     }
+    let (watching, watched_state) = (repository.clone(), state.subscribe());
+    let watch_refs =
+        watched.map(|path| Box::pin(async move { ref_watch::follow(&watching, path, watched_state).await }));
     let poller = Arc::new(Poller { repository, services: service_updates.clone(), state, limiter });
     let pipeline = Pipeline::new(poller.clone(), lfs_held_until.and_then(instant));
     let worker = Worker::new(poller, services, pipeline, schedule, revision_sender);
@@ -86,6 +92,7 @@ pub(crate) fn start(
             () = begun.begun() => {}
             () = stopped.stop.cancelled() => {}
             () = run => {}
+            Some(()) = OptionFuture::from(watch_refs) => {}
         }
         // Not part of the drain, which must not wait for a thread that never ends.
         tokio::spawn(release_mirror(stopped, predecessor));

@@ -40,6 +40,7 @@ mod maintenance;
 /// The edge has the same need; neither crate can be asked for the other's tests.
 #[path = "../../../edge/tests/edge/mount.rs"]
 mod mount;
+mod moved_refs;
 mod node;
 mod object_formats;
 mod observed;

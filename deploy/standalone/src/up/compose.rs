@@ -17,6 +17,8 @@ use crate::repository::Repository;
 
 /// The poll interval of a repository on this machine.
 const LOCAL_POLL: Duration = Duration::from_secs(2);
+/// The shortest time between two polls of it. Its refs are watched.
+const MIN_LOCAL_POLL: Duration = Duration::from_millis(100);
 /// The poll interval of a remote repository. The default of an origin is 2 minutes.
 const REMOTE_POLL: Duration = Duration::from_secs(30);
 /// The port of the origin. The others are at fixed distances from it.
@@ -182,6 +184,8 @@ fn reach(upstream: &mut RepositoryConfig, arguments: &UpArguments, repository: &
     if repository.is_local {
         // One folder has no copy that lags.
         upstream.step_back_after = Duration::ZERO;
+        upstream.watch_refs = true;
+        upstream.min_poll_interval = MIN_LOCAL_POLL;
     }
     upstream.ca.clone_from(&arguments.ca);
     upstream.username.clone_from(&arguments.username);

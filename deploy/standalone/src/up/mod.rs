@@ -61,7 +61,7 @@ pub(crate) struct UpArguments {
     /// A command that the agent runs by `sh -c` in each new release
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
-    /// How often the repository is polled [default: 2s on this machine, 30s elsewhere]
+    /// How often the repository is polled [default: 2s on this machine (and as refs move), 30s elsewhere]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     poll_interval: Option<Duration>,
     /// The origin's port; the edge's is 43 above, those of /metrics 90 to 92 above [default: 7400, or free ports]

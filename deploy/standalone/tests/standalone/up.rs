@@ -231,7 +231,10 @@ fn up_serves_the_enclosing_checkout_until_ctrl_c() -> anyhow::Result<()> {
     fs::File::open("/dev/urandom")?.take(1 << 20).read_to_end(&mut incompressible)?;
     upstream.write("data", incompressible)?;
     upstream.commit_and_push("data")?;
-    let mut child = weir(&upstream.work().join("deploy")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    // Commits are noticed without a poll.
+    let mut command = weir(&upstream.work().join("deploy"));
+    command.args(["--poll-interval", "1h"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
     let lines = lines(&mut child)?;
     let mut up = Up { child, lines, seen: Vec::new() };
 

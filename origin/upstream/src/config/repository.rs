@@ -103,6 +103,9 @@ pub struct RepositoryConfig {
     /// The author. Not a key of the document.
     #[serde(skip)]
     pub defined_by: DefinedBy,
+    /// Whether moved refs of a repository on this machine trigger polls. Not a key of the document.
+    #[serde(skip)]
+    pub watch_refs: bool,
     /// How long the upstream may send nothing before the poll fails. On a connection of an earlier poll that has died
     /// unnoticed, the request is then sent again over another one.
     #[serde(default = "default_stall_timeout", with = "duration")]
@@ -198,6 +201,7 @@ impl RepositoryConfig {
             ssh_key: None,
             ssh_known_hosts: None,
             defined_by: DefinedBy::File,
+            watch_refs: false,
             stall_timeout: DEFAULT_STALL_TIMEOUT,
             poll_timeout: DEFAULT_POLL_TIMEOUT,
             build_timeout: DEFAULT_BUILD_TIMEOUT,
