@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::HookState;
-use weir_release::{Limits, Modes, Pins, RootLock, ServiceDirectory};
+use weir_release::{Pins, RootLock, ServiceDirectory};
 use weir_runtime::shutdown::Drain;
 
 use crate::config::{Config, ServiceConfig};
@@ -86,13 +86,11 @@ impl Composition {
     /// Opens or creates the directory of a service. A failure is left to its first poll, which tries again and reports it.
     pub(crate) async fn open(&self, service: &ServiceName) -> Arc<ServiceDirectory> {
         let config = &self.config;
-        let limits = Limits { max_files: config.max_files, max_bytes: config.max_tarball_bytes.as_u64() };
-        let (lock, modes) = (self.lock.clone(), Modes { group_write: config.group_write });
         // The end of `--once` is that of the hooks of this run.
         let required = self.once.then(|| config.hooks_of(service)).filter(ServiceConfig::has_hook);
         let required = required.map(|hooks| hooks.hooks_hash());
-        let (root, keep) = (&config.root, config.keep_releases);
-        let directory = Arc::new(ServiceDirectory::new(root, service, keep, limits, modes, lock, required));
+        let (options, lock) = (config.release_options(), self.lock.clone());
+        let directory = Arc::new(ServiceDirectory::new(&config.root, service, options, lock, required));
         let opened = directory.clone();
         let _ = tokio::task::spawn_blocking(move || opened.restore()).await;
         directory

@@ -1,6 +1,7 @@
 //! The configuration of an agent: `agent.toml`, flags and environment variables.
 
 mod hook;
+mod releases;
 mod service;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use weir_runtime::host_name::host_name;
 use weir_runtime::http_client::ProxyUrl;
 
 pub use self::hook::{HookCommand, SignalConfig, SignalName, WebhookConfig};
+pub use self::releases::ReleasesConfig;
 pub use self::service::ServiceConfig;
 pub use crate::edge_url::EdgeUrl;
 
@@ -168,6 +170,8 @@ pub struct Config {
     /// Let the group of `root` write: files have mode 0664 or 0775, directories 2775. Otherwise 0644, 0755 and 0755, less the
     /// umask.
     pub group_write: bool,
+    /// How releases are written.
+    pub releases: ReleasesConfig,
     /// Largest tarball, uncompressed.
     #[serde(with = "size")]
     pub max_tarball_bytes: ByteSize,
@@ -240,6 +244,7 @@ impl Default for Config {
             exec_timeout: Duration::from_secs(300),
             keep_releases: 3,
             group_write: false,
+            releases: ReleasesConfig::default(),
             max_tarball_bytes: ByteSize::gib(4),
             max_files: 1_000_000,
             max_downloads: 4,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
-use weir_release::{KeptReleases, Limits, Modes, RootLock, ServiceDirectory, read_pins, remove_pin, write_pin};
+use weir_release::{KeptReleases, RootLock, ServiceDirectory, read_pins, remove_pin, write_pin};
 
 use crate::config::Config;
 
@@ -65,19 +65,17 @@ impl RootArgs {
 pub fn rollback(arguments: RollbackArgs) -> anyhow::Result<String> {
     let config = arguments.root.config()?;
     let (root, service) = (&config.root, &arguments.service);
-    let modes = Modes { group_write: config.group_write };
+    let options = config.release_options();
     let kept = KeptReleases::read(root, service)
         .with_context(|| format!("there are no releases of `{service}` in {}", root.display()))?;
     if let (None, Some(Ok(pinned))) = (&arguments.digest, read_pins(root)?.get(service)) {
         bail!("{service} is pinned to {} already: name the release to go to", pinned.digest);
     }
     let digest = choose(&kept, arguments.digest.as_deref())?;
-    write_pin(root, service, digest, modes)?;
-    match RootLock::try_acquire(root, modes)? {
+    write_pin(root, service, digest, options.modes)?;
+    match RootLock::try_acquire(root, options.modes)? {
         Some(lock) => {
-            let limits = Limits { max_files: config.max_files, max_bytes: config.max_tarball_bytes.as_u64() };
-            let keep = config.keep_releases;
-            let directory = ServiceDirectory::new(root, service, keep, limits, modes, lock.into(), None);
+            let directory = ServiceDirectory::new(root, service, options, lock.into(), None);
             directory.restore()?;
             if kept.current != Some(digest) {
                 directory.roll_back(digest)?;

@@ -137,6 +137,27 @@ impl ConfinedDir {
         Ok(file.into())
     }
 
+    /// Creates a file that shares the blocks of another one. It must not exist, and does not after an error.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn clone_file(&mut self, path: &[u8], executable: bool, of: &File) -> io::Result<()> {
+        let file = self.create_file(path, executable)?;
+        rustix::fs::ioctl_ficlone(&file, of).or_else(|error| {
+            rustix::fs::unlinkat(self.parent(path)?, split(path).1, AtFlags::empty())?;
+            Err(error.into())
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn clone_file(&mut self, _: &[u8], _: bool, _: &File) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Creates a hard link to the file with the same path in another directory. It must not exist.
+    pub(crate) fn link_file(&mut self, path: &[u8], of: &mut Self) -> io::Result<()> {
+        let (parent, name) = split(path);
+        Ok(rustix::fs::linkat(of.directory(parent)?, name, self.parent(path)?, name, AtFlags::empty())?)
+    }
+
     /// Creates a symlink. It must not exist.
     pub(crate) fn create_symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::symlinkat(target, self.parent(path)?, split(path).1)?)

@@ -24,23 +24,35 @@ use crate::lock::RootLock;
 use crate::modes::Modes;
 use crate::name::ReleaseName;
 use crate::pins;
-use crate::rebuild::RebuiltTar;
+use crate::rebuild::{RebuiltTar, digest_on_disk};
 use crate::state::{HookJob, ReleaseRecord, State};
 use crate::state_file::{read_state, write_state};
 use crate::switch::{read_link, write_link};
 use crate::tar_reader::TarError;
 use crate::tree::{make_directory, remove_tree, sync_directory};
+use crate::unchanged::{ReleaseBefore, Unchanged};
 use crate::unpack::{Limits, unpack};
 use crate::{frames_file, prune, state_file, switch};
+
+/// How releases are made and kept.
+#[derive(Debug, Clone, Copy)]
+pub struct ReleaseOptions {
+    /// How many are kept, with the current one.
+    pub keep: usize,
+    /// The limits of a tarball.
+    pub limits: Limits,
+    /// The permissions of their entries.
+    pub modes: Modes,
+    /// What happens to files that have not changed.
+    pub unchanged: Unchanged,
+}
 
 /// The directory of one service.
 pub struct ServiceDirectory {
     root: PathBuf,
     service: ServiceName,
     path: PathBuf,
-    keep_releases: usize,
-    limits: Limits,
-    modes: Modes,
+    options: ReleaseOptions,
     required_hooks: Option<String>,
     /// Held during writes to disk.
     writer: Mutex<()>,
@@ -79,9 +91,7 @@ impl ServiceDirectory {
     pub fn new(
         root: &Path,
         service: &ServiceName,
-        keep_releases: usize,
-        limits: Limits,
-        modes: Modes,
+        options: ReleaseOptions,
         lock: Arc<RootLock>,
         required_hooks: Option<String>,
     ) -> Self {
@@ -89,9 +99,7 @@ impl ServiceDirectory {
             root: root.to_owned(),
             service: service.clone(),
             path: root.join(service.as_str()),
-            keep_releases,
-            limits,
-            modes,
+            options,
             required_hooks,
             writer: Mutex::default(),
             unremoved: AtomicUsize::default(),
@@ -106,8 +114,8 @@ impl ServiceDirectory {
     /// # Errors
     /// Something else is in the way, or the disk fails. Before the first success nothing may be switched.
     pub fn restore(&self) -> Result<Restored, ReleaseError> {
-        self.lock.restore(&self.root, self.modes)?;
-        make_directories(&self.path, self.modes)?;
+        self.lock.restore(&self.root, self.options.modes)?;
+        make_directories(&self.path, self.options.modes)?;
         let link = read_link(&self.path)?;
         if !self.cached().is_read {
             self.read(link)?;
@@ -193,7 +201,7 @@ impl ServiceDirectory {
 
     /// Compares a release with its verified tarball.
     pub fn compare(&self, tarball: &File, release: ReleaseName) -> Result<Option<Difference>, ReleaseError> {
-        Ok(compare(rewound(tarball)?, &self.release_path(release), self.modes)?)
+        Ok(compare(rewound(tarball)?, &self.release_path(release), self.options.modes)?)
     }
 
     /// Reads the tar of a release, of `size` bytes, as it is rebuilt. Whether nobody has changed the release must be checked.
@@ -213,24 +221,25 @@ impl ServiceDirectory {
     }
 
     /// Makes a release of the verified tarball: reuses an intact one, or unpacks it under the first free name of its
-    /// digest, from number `first`.
+    /// digest, from number `first`. Unchanged files may be taken of the release `before`.
     pub fn create_release(
         &self,
         tarball: &File,
         digest: TarballDigest,
         first: u32,
+        before: Option<ReleaseName>,
     ) -> Result<ReleaseName, ReleaseError> {
         for name in (first..).map(|number| ReleaseName::new(digest, number)) {
             let path = self.release_path(name);
             match fs::symlink_metadata(&path) {
-                Ok(_) if compare(rewound(tarball)?, &path, self.modes)?.is_none() => {
+                Ok(_) if compare(rewound(tarball)?, &path, self.options.modes)?.is_none() => {
                     // An earlier process may have been killed before the rename was on disk.
                     sync_directory(&self.path.join(RELEASES))?;
                     return Ok(name);
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.unpack(tarball, name)?;
+                    self.unpack(tarball, name, before)?;
                     return Ok(name);
                 }
                 Err(error) => return Err(disk("look at", &path)(error)),
@@ -239,12 +248,15 @@ impl ServiceDirectory {
         unreachable!("there are fewer releases than numbers")
     }
 
-    fn unpack(&self, tarball: &File, name: ReleaseName) -> Result<(), ReleaseError> {
+    fn unpack(&self, tarball: &File, name: ReleaseName, before: Option<ReleaseName>) -> Result<(), ReleaseError> {
+        let ReleaseOptions { limits, modes, unchanged, .. } = self.options;
         let releases = self.path.join(RELEASES);
         let partial = releases.join(format!(".{name}.partial"));
         remove_tree(&partial)?;
-        make_directory(&partial, self.modes.directory())?;
-        if let Err(error) = unpack(rewound(tarball)?, &partial, self.limits, self.modes) {
+        make_directory(&partial, modes.directory())?;
+        let before = before.map(|before| self.release_path(before));
+        let before = before.and_then(|before| ReleaseBefore::open(tarball, &before, &partial, unchanged, modes));
+        if let Err(error) = unpack(rewound(tarball)?, &partial, limits, modes, before) {
             if let Err(error) = remove_tree(&partial) {
                 tracing::warn!(%error, "a partly unpacked release cannot be removed");
             }
@@ -259,13 +271,23 @@ impl ServiceDirectory {
         self.switch_at(record, Some(SystemTime::now()))
     }
 
-    /// Points `current` at the newest kept release of a digest. The highest generation stays as it is.
+    /// Points `current` at the newest kept release of a digest that nobody has changed. The highest generation stays as it is.
     ///
     /// # Errors
-    /// No release of the digest is kept, or the disk fails.
+    /// No such release is kept, or the disk fails.
     pub fn roll_back(&self, digest: TarballDigest) -> Result<(), ReleaseError> {
         let kept = crate::prune::releases(&self.path)?.into_iter().map(|(_, name)| name);
-        let newest = kept.filter(|name| name.digest() == digest).max().ok_or(ReleaseError::NotKept { digest })?;
+        let mut kept: Vec<_> = kept.filter(|name| name.digest() == digest).collect();
+        kept.sort_unstable();
+        let is_intact = |name: &ReleaseName| match digest_on_disk(&self.release_path(*name)) {
+            Ok(found) if found == digest => true,
+            found => {
+                let error = found.err().map(tracing::field::display);
+                tracing::warn!(service = %self.service, release = %name, error, "the files of a release were changed: it is not gone back to");
+                false
+            }
+        };
+        let newest = kept.into_iter().rev().find(is_intact).ok_or(ReleaseError::NotKept { digest })?;
         self.switch_at(&self.state().record_of(newest), None)
     }
 
@@ -380,7 +402,7 @@ impl ServiceDirectory {
         }
         needed.sort_unstable();
         needed.dedup();
-        let errors = prune::prune(&self.path, &needed, self.keep_releases).unwrap_or_else(|error| vec![error]);
+        let errors = prune::prune(&self.path, &needed, self.options.keep).unwrap_or_else(|error| vec![error]);
         // Logged when it changes: it is tried again at each poll.
         if self.unremoved.swap(errors.len(), Ordering::Relaxed) != errors.len()
             && let Some(error) = errors.first()

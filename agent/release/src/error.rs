@@ -34,9 +34,10 @@ pub enum ReleaseError {
     /// The pin cannot be read: whether the service stays where it is would be a guess.
     #[error("{0}")]
     Pin(String),
-    /// A rollback to a release that was pruned, or removed by somebody.
+    /// A rollback to a release that was pruned, or removed or changed by somebody.
     #[error(
-        "the release {digest} is no longer on disk, and no edge has it: choose another one, or `weir-agent unpin` the service"
+        "the release {digest} is no longer on disk as it was, and no edge has it: choose another one, or `weir-agent unpin` \
+         the service"
     )]
     NotKept {
         /// Its digest.

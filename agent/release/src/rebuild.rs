@@ -1,10 +1,11 @@
 //! Rebuilds the tar of a release, byte for byte, from its files.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, Stat};
+use weir_protocol::digest::TarballDigest;
 use weir_protocol::tar_writer::{END, HeaderKind, padding, write_header};
 
 use crate::confined_dir::{ConfinedDir, is_type};
@@ -26,6 +27,8 @@ pub struct RebuiltTar {
     /// The contents after the header: the file, and the bytes of it that are left.
     file: Option<(File, u64)>,
     padding: usize,
+    /// The most bytes of the names in folders.
+    max_name_bytes: usize,
     /// Bytes that the tar may still have.
     left: u64,
     has_ended: bool,
@@ -42,9 +45,13 @@ struct Folder {
 
 impl RebuiltTar {
     pub fn open(release: &Path, size: u64) -> io::Result<Self> {
+        Self::begin(release, size, MAX_NAME_BYTES)
+    }
+
+    fn begin(release: &Path, left: u64, max_name_bytes: usize) -> io::Result<Self> {
         let (dir, path, folders) = (ConfinedDir::open(release)?, Vec::new(), Vec::new());
-        let (head, file) = (Vec::new(), None);
-        let mut tar = Self { dir, path, folders, head, head_at: 0, file, padding: 0, left: size, has_ended: false };
+        let (head, file, head_at, padding, has_ended) = (Vec::new(), None, 0, 0, false);
+        let mut tar = Self { dir, path, folders, head, head_at, file, padding, max_name_bytes, left, has_ended };
         tar.enter()?;
         Ok(tar)
     }
@@ -52,7 +59,7 @@ impl RebuiltTar {
     /// Lists the folder that was the last entry.
     fn enter(&mut self) -> io::Result<()> {
         let path = self.path.strip_suffix(b"/").unwrap_or(&self.path);
-        let most = self.folders.iter().fold(MAX_NAME_BYTES, |most, folder| most - folder.bytes);
+        let most = self.folders.iter().fold(self.max_name_bytes, |most, folder| most - folder.bytes);
         let (names, bytes) = self.dir.sorted_names(path, most)?;
         self.folders.push(Folder { length: self.path.len(), names: names.into_iter(), bytes });
         Ok(())
@@ -139,6 +146,13 @@ impl Read for RebuiltTar {
     }
 }
 
+/// The digest of the tar of a release, of any size.
+pub(crate) fn digest_on_disk(release: &Path) -> io::Result<TarballDigest> {
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut BufReader::with_capacity(256 << 10, RebuiltTar::begin(release, u64::MAX, usize::MAX)?), &mut hasher)?;
+    Ok(hasher.finalize().into())
+}
+
 fn is_executable(stat: &Stat) -> bool {
     Mode::from_raw_mode(stat.st_mode).contains(Mode::XUSR)
 }
@@ -195,7 +209,8 @@ mod tests {
 
     fn unpacked(tar: &[u8]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        unpack(tar, dir.path(), Limits { max_files: 10_000, max_bytes: 1 << 30 }, Modes::default()).unwrap();
+        let limits = Limits { max_files: 10_000, max_bytes: 1 << 30 };
+        unpack(tar, dir.path(), limits, Modes::default(), None).unwrap();
         dir
     }
 

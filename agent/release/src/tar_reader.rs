@@ -125,6 +125,11 @@ impl<R: Read> TarReader<R> {
         }
     }
 
+    /// The bytes of the tarball that were read.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// The unread contents of the current entry.
     pub(crate) fn contents(&mut self) -> Contents<'_, R> {
         Contents(self)

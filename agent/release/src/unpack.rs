@@ -7,8 +7,10 @@ use rustix::fs::FileType;
 use weir_protocol::entry_path::turning_points;
 
 use crate::confined_dir::{ConfinedDir, is_type, start_writing};
+use crate::file_system_sync::FileSystemSync;
 use crate::modes::Modes;
 use crate::tar_reader::{EntryKind, TarError, TarReader};
+use crate::unchanged::ReleaseBefore;
 
 /// The longest path of an entry, in bytes.
 const MAX_PATH_BYTES: usize = 64 << 10;
@@ -22,11 +24,20 @@ pub struct Limits {
     pub max_bytes: u64,
 }
 
-/// Unpacks into the empty directory `into`. After an error the caller removes it.
+/// Unpacks into the empty directory `into`; it is on disk then. Files that are unchanged may be taken of the release `before`. After
+/// an error the caller removes the directory.
 ///
 /// # Errors
 /// The tarball is malformed or hostile, or the disk fails.
-pub(crate) fn unpack(tarball: impl Read, into: &Path, limits: Limits, modes: Modes) -> Result<(), TarError> {
+pub(crate) fn unpack(
+    tarball: impl Read,
+    into: &Path,
+    limits: Limits,
+    modes: Modes,
+    mut before: Option<ReleaseBefore<'_>>,
+) -> Result<(), TarError> {
+    // Before the first write: what fails from now on is reported to it.
+    let file_system = FileSystemSync::open(into);
     let mut reader = TarReader::new(tarball);
     let cannot_write = |path: &[u8], error| TarError::cannot_write(into, path, error);
     let mut dir = ConfinedDir::open_to_write(into, modes).map_err(|error| cannot_write(b"", error))?;
@@ -50,10 +61,14 @@ pub(crate) fn unpack(tarball: impl Read, into: &Path, limits: Limits, modes: Mod
                 if bytes > limits.max_bytes {
                     return Err(refused("the tarball's files are larger than `max_tarball_bytes`"));
                 }
-                dir.create_file(path, *executable).and_then(|mut file| {
-                    io::copy(&mut reader.contents(), &mut file)?;
-                    start_writing(&file);
-                    Ok(())
+                let position = reader.position();
+                let taken = match &mut before {
+                    Some(before) => before.take(&mut dir, path, *executable, position, *size),
+                    None => Ok(false),
+                };
+                taken.and_then(|taken| match taken {
+                    true => Ok(()),
+                    false => write_file(&mut dir, path, *executable, reader.contents()),
                 })
             }
         };
@@ -69,7 +84,17 @@ pub(crate) fn unpack(tarball: impl Read, into: &Path, limits: Limits, modes: Mod
     if has_turning_points {
         check_symlinks(into, &mut dir)?;
     }
-    dir.sync().map_err(|error| cannot_write(b"", error))?;
+    let is_synced = file_system.is_some_and(|file_system| file_system.finish(files + dir.directories_made()));
+    if !is_synced {
+        dir.sync().map_err(|error| cannot_write(b"", error))?;
+    }
+    Ok(())
+}
+
+fn write_file(dir: &mut ConfinedDir, path: &[u8], executable: bool, mut contents: impl Read) -> io::Result<()> {
+    let mut file = dir.create_file(path, executable)?;
+    io::copy(&mut contents, &mut file)?;
+    start_writing(&file);
     Ok(())
 }
 

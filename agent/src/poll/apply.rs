@@ -149,7 +149,9 @@ fn prepare(
         },
         _ => (changed, 0),
     };
-    let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
+    // A repair trusts no file on disk.
+    let before = current.filter(|_| why != SwitchReason::Repaired);
+    let name = directory.create_release(&tarball.file, tarball.digest, first_name, before)?;
     let tar = TarRecord::of(&tarball.file).map_err(TarError::Read)?;
     Ok(Prepared::Ready(name, why, tar))
 }

@@ -114,6 +114,15 @@ async fn without_an_agent_the_release_is_switched_at_once() {
     agent.until("the first poll has ended", |status| status.polls > 0).await;
     assert_eq!(world.current().as_ref(), Some(&digests[1]));
 
+    // A release that somebody changed is not gone back to: it comes from an edge, or the current one stays.
+    let changed = world.service_dir().join(format!("releases/{}/content", digests[0]));
+    fs::write(&changed, "x").unwrap();
+    assert!(command(&world, &["rollback", "shop", &digests[0][..20]]).await.status.success());
+    let current = world.service_dir().join("current");
+    assert_eq!(fs::read_to_string(current.join("content")).unwrap(), "1");
+    assert_eq!(fs::read_link(&current).unwrap().to_str(), Some(format!("releases/{}.1", digests[0]).as_str()));
+    assert!(command(&world, &["rollback", "shop", &digests[1][..20]]).await.status.success());
+
     // A release that somebody removed cannot be gone back to: the current one stays.
     fs::write(world.path().join("root/.pins/shop"), format!("b3-{}\n", "0".repeat(64))).unwrap();
     let status = agent.until("the pin has failed", |status| status.last_error.is_some()).await;

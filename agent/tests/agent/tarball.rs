@@ -78,7 +78,7 @@ impl Written {
 
 /// A tarball with one file, `content`.
 pub(crate) fn with_content(content: impl AsRef<[u8]>) -> Vec<u8> {
-    Tarball::new().file("content", content).finish()
+    Written::default().file("content", content).finish()
 }
 
 fn record(key: &str, value: &[u8]) -> Vec<u8> {
