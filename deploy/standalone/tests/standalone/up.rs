@@ -167,10 +167,18 @@ fn ctrl_c_ends_once_during_its_first_poll() -> anyhow::Result<()> {
     let url = format!("https://{}/shop.git", silent.local_addr()?);
     let mut command = weir(dir.path());
     let mut child = command.args(["--repo", &url, "--once"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let _connection = silent.accept()?;
+    let mut stderr = child.stderr.take().context("stderr is piped")?;
+    let (tell, told) = mpsc::channel();
+    let connected = tell.clone();
+    thread::spawn(move || connected.send(silent.accept().map(|connection| (Some(connection), String::new()))));
+    thread::spawn(move || {
+        let mut error = String::new();
+        tell.send(stderr.read_to_string(&mut error).map(|_| (None, error)))
+    });
+    let (connection, error) = told.recv()??;
+    assert!(connection.is_some(), "it ended before it asked the upstream: {error}");
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status()?.success());
-    let mut error = String::new();
-    child.stderr.take().context("stderr is piped")?.read_to_string(&mut error)?;
+    let (_, error) = told.recv()??;
     assert_eq!(child.wait()?.code(), Some(1), "{error}");
     assert!(error.contains("interrupted before the newest release was current"), "{error}");
     Ok(())
