@@ -27,6 +27,7 @@ mod kills;
 mod observed;
 mod once;
 mod pin;
+mod power_cuts;
 mod proxy;
 mod refresh;
 mod reload;
