@@ -27,6 +27,7 @@ mod metrics;
 mod names;
 mod observed;
 mod operator_api;
+mod part_news;
 mod readiness;
 pub mod reconcile;
 mod record_engine;

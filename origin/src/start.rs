@@ -49,7 +49,7 @@ use crate::record_engine::open_records;
 use crate::running::Running;
 use crate::starting::{Shown, Starting};
 use crate::versions::Versions;
-use crate::{access, deltas, disk_watch, fleet_gauges, last_seen, status};
+use crate::{access, deltas, disk_watch, fleet_gauges, last_seen, part_news, status};
 
 /// This origin in its cluster, and the task that drives it.
 type Joining = (Cluster, Membership);
@@ -116,6 +116,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     };
     let before = generations(&started);
     let (catalog, editor) = follow_definitions(&config, stored, started, context.clone(), drain).await;
+    part_news::start(catalog.clone(), context.part_sources.clone(), drain);
     maintain(&config, &publisher, &metrics, drain);
     let lost_definitions = LostDefinitions::new(&publisher, config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;

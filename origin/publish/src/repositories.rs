@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use weir_ownership::Claim;
-use weir_protocol::descriptor::Generation;
+use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_source::Candidate;
@@ -266,6 +266,18 @@ impl Repositories {
             handle.repository.known().services.get(service).is_some_and(|known| known.current.is_some())
         };
         self.map().iter().filter(|(_, handle)| has_it(handle)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The current version of a service, and its repository: not one that it has moved away from.
+    pub fn current(&self, service: &ServiceName) -> Option<(RepositoryName, Arc<Descriptor>)> {
+        let all = self.repositories_of(service).into_iter().filter_map(|repository| {
+            let current = self.known_service(&repository, service, |known| {
+                let current = known.current.as_ref().filter(|_| !known.is_moving)?;
+                Some(current.descriptor.clone())
+            });
+            Some((repository, current??))
+        });
+        all.max_by_key(|(_, current)| current.version())
     }
 
     /// The last generation of a service in a repository; 0 if it has none.

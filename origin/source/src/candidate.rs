@@ -48,16 +48,20 @@ impl Candidate {
     /// The history has it, or these of its parts, before what the service follows.
     pub fn followed_before(&mut self, whole: bool, parts: &[bool]) {
         let reason = || "it was followed before".to_owned();
-        let is_any = parts.contains(&true) || self.age.parts.iter().any(|age| age.behind.is_some());
+        let is_any = |ages: &[Age]| ages.iter().any(|age| age.behind.is_some());
+        let is_any_known = is_any(&self.age.parts);
         let of_parts = self.service.parts.iter().zip(self.parts.iter().zip(&mut self.age.parts)).zip(parts);
-        for ((part, (at, age)), is_past) in of_parts {
+        // What a service publishes was admitted there, also if an operator rolled it back.
+        let of_sources: Vec<_> = of_parts.filter(|((part, _), _)| part.of_service().is_none()).collect();
+        let is_any_known = is_any_known || of_sources.iter().any(|(_, is_past)| **is_past);
+        for ((part, (at, age)), is_past) in of_sources {
             // If no part is known to be older by itself, all that have changed are.
             let has_moved = || part.last_revision().as_ref() != Some(&at.revision_id);
-            if *is_past || (whole && !is_any && has_moved()) {
+            if *is_past || (whole && !is_any_known && has_moved()) {
                 age.behind.get_or_insert_with(reason);
             }
         }
-        if whole || is_any {
+        if (whole && self.parts.is_empty()) || is_any(&self.age.parts) {
             self.age.behind.get_or_insert_with(reason);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use weir_tarball::TarballError;
 use weir_upstream::UpstreamError;
 
 /// Why a service does not follow its ref.
@@ -34,6 +35,15 @@ impl ServiceFailure {
     /// A failure that the next attempt may not have.
     pub fn transient(step: &'static str, reason: String) -> Self {
         Self { step, reason, retry: RetryPolicy::NextPoll, retry_after: None, awaits_poll: false }
+    }
+
+    /// The failure of a step that a tarball's error means, of an archive that can be read again.
+    pub fn of_tarball(step: &'static str, error: &TarballError) -> Self {
+        use TarballError::{Empty, FolderMissing, Interrupted, NotAFolder, Spool, Write};
+        let step = if matches!(error, Empty | FolderMissing(_) | NotAFolder(..)) { "select" } else { step };
+        let is_passing = matches!(error, Write(_) | Interrupted | Spool { .. });
+        let retry = if is_passing { RetryPolicy::NextPoll } else { RetryPolicy::Never };
+        Self { retry, ..Self::transient(step, error.to_string()) }
     }
 
     /// What the service follows must not be published. What was published before the policy existed, or before its key

@@ -4,6 +4,7 @@ use std::fmt;
 
 use semver::Version;
 use weir_git::revision::Revision;
+use weir_protocol::name::ServiceName;
 use weir_tarball::FolderPath;
 use weir_upstream::{SourceKind, loose_version, parse_version};
 
@@ -21,6 +22,8 @@ enum Kind {
     Chart(Chart),
     Artifact(ArtifactRef),
     Parts(Box<str>),
+    /// What this service publishes.
+    Service(ServiceName),
 }
 
 impl Followed {
@@ -28,6 +31,11 @@ impl Followed {
     pub(crate) fn parts<'a>(parts: impl Iterator<Item = (&'a FolderPath, &'a Self)>) -> Self {
         let parts: Vec<String> = parts.map(|(to, followed)| format!("{to}={followed}")).collect();
         Self(Kind::Parts(format!("parts:{}", parts.join(",")).into()))
+    }
+
+    /// What a part follows that is a service.
+    pub(crate) fn service(name: &ServiceName) -> Self {
+        Self(Kind::Service(name.clone()))
     }
 
     /// Reads the `ref` and the `chart` of a service for a repository of this kind.
@@ -59,6 +67,7 @@ impl Followed {
         match &self.0 {
             Kind::Git(revision) => moved.is_some_and(|moved| revision.may_follow(moved)),
             Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => true,
+            Kind::Service(_) => false,
         }
     }
 
@@ -68,7 +77,7 @@ impl Followed {
             Kind::Git(Revision::Version(range)) => range.version(name),
             Kind::Artifact(ArtifactRef::Range(range)) => range.without_prefix(name).and_then(parse_version),
             Kind::Chart(_) => loose_version(name),
-            Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
+            Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) | Kind::Service(_) => None,
         }
     }
 
@@ -76,7 +85,7 @@ impl Followed {
     pub(super) fn revision(&self) -> Option<&Revision> {
         match &self.0 {
             Kind::Git(revision) => Some(revision),
-            Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
+            Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) | Kind::Service(_) => None,
         }
     }
 
@@ -84,7 +93,7 @@ impl Followed {
     pub(super) fn chart(&self) -> Option<&Chart> {
         match &self.0 {
             Kind::Chart(chart) => Some(chart),
-            Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
+            Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) | Kind::Service(_) => None,
         }
     }
 
@@ -92,12 +101,12 @@ impl Followed {
     pub(super) fn artifact(&self) -> Option<&ArtifactRef> {
         match &self.0 {
             Kind::Artifact(artifact) => Some(artifact),
-            Kind::Git(_) | Kind::Chart(_) | Kind::Parts(_) => None,
+            Kind::Git(_) | Kind::Chart(_) | Kind::Parts(_) | Kind::Service(_) => None,
         }
     }
 }
 
-/// Names what is followed in its repository: a `ref`, or `<chart>@<ref>`.
+/// Names what is followed in its repository: a `ref`, or `<chart>@<ref>`; of a part that is a service, `service:<name>`.
 impl fmt::Display for Followed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -105,6 +114,7 @@ impl fmt::Display for Followed {
             Kind::Chart(chart) => write!(f, "{}@{chart}", chart.name),
             Kind::Artifact(artifact) => artifact.fmt(f),
             Kind::Parts(parts) => f.write_str(parts),
+            Kind::Service(service) => write!(f, "service:{service}"),
         }
     }
 }

@@ -24,6 +24,7 @@ mod interface;
 mod metrics;
 mod oci;
 mod page;
+mod part_tarballs;
 mod passed_over;
 mod ref_text;
 mod service;
@@ -50,6 +51,7 @@ pub use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedS
 pub use metrics::SourceMetrics;
 #[cfg(feature = "fuzzing")]
 pub use oci::fuzz_registry_words;
+pub use part_tarballs::PartTarballs;
 pub use ref_text::{RefText, RefTextError};
 pub use service::{Condition, Lost, PartOf, Service, WithoutPin};
 pub use standing::{Admission, Age, StepBack};

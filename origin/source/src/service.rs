@@ -47,6 +47,8 @@ pub struct PartOf {
     pub home: RepositoryName,
     /// Its folder in the tarball.
     pub to: FolderPath,
+    /// The service whose published tarball it is. `None`: it follows a repository.
+    pub service: Option<ServiceName>,
 }
 
 /// Whether a service follows its ref.
@@ -149,8 +151,10 @@ impl Service {
             return Ok(new(home, followed.remove(0), selection));
         }
         let part = |(part, followed): (&PartConfig, Followed)| {
-            let part_of = Some(PartOf { home: home.clone(), to: part.to.clone() });
-            Self { part_of, ..new(&part.repository, followed, part.selection()) }
+            let part_of = PartOf { home: home.clone(), to: part.to.clone(), service: part.service.clone() };
+            // What is published by another service belongs to whoever publishes this one.
+            let repository = part.repository.as_ref().unwrap_or(home);
+            Self { part_of: Some(part_of), ..new(repository, followed, part.selection()) }
         };
         let mut parts: Vec<Self> = config.parts.iter().zip(followed).map(part).collect();
         parts.sort_by_cached_key(|part| part.part_of.as_ref().map(|part| weir_tarball::position(&part.to)));
@@ -187,10 +191,29 @@ impl Service {
         of(Self { parts, ..self })
     }
 
-    /// The services that follow a ref each: its parts, or itself.
+    /// The services that follow a ref each: its parts, or itself. Parts that are services follow none.
     pub fn followers(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
-        let itself = self.parts.is_empty().then_some(self);
-        self.parts.iter().chain(itself)
+        self.sources().chain(self.parts.is_empty().then_some(self))
+    }
+
+    /// Its parts that follow a repository.
+    pub fn sources(&self) -> impl Iterator<Item = &Arc<Self>> {
+        self.parts.iter().filter(|part| part.of_service().is_none())
+    }
+
+    /// Whether it needs no repository: all its parts are services.
+    pub fn is_of_services(&self) -> bool {
+        !self.parts.is_empty() && self.sources().next().is_none()
+    }
+
+    /// Of a part: the service whose published tarball it is.
+    pub fn of_service(&self) -> Option<&ServiceName> {
+        self.part_of.as_ref()?.service.as_ref()
+    }
+
+    /// The services that are its parts.
+    pub fn part_services(&self) -> impl Iterator<Item = &ServiceName> {
+        self.parts.iter().filter_map(|part| part.of_service())
     }
 
     /// The published revision of its repository. `None`: nothing of this repository is published.
@@ -199,11 +222,17 @@ impl Service {
         let publication = current.publication();
         match &self.part_of {
             None => (publication.repository == self.repository).then(|| publication.revision_id.clone()),
-            Some(PartOf { to, .. }) => {
-                let part = publication.parts.iter().find(|part| part.to == to.as_str());
-                Some(part.filter(|part| part.repository == self.repository)?.revision_id.clone())
+            Some(PartOf { to, service, .. }) => {
+                let part = publication.parts.iter().find(|part| part.to == to.as_str() && part.service == *service);
+                let is_it = |part: &&Part| service.is_some() || part.repository == self.repository;
+                Some(part.filter(is_it)?.revision_id.clone())
             }
         }
+    }
+
+    /// Of a part that is a service: the generation that was used last, since the start.
+    pub fn used_generation(&self) -> Option<Generation> {
+        self.standing().last.as_ref()?.generation
     }
 
     /// What it followed last: since the start, or when it was published.
@@ -214,7 +243,7 @@ impl Service {
             let version = current.publication().version.as_ref().map(|version| version.as_str());
             let version = version.filter(|_| self.part_of.is_none()).or_else(of_chart);
             let version = version.and_then(|version| self.followed.version(version));
-            Some(Last { version, listed: None, revision })
+            Some(Last { version, listed: None, revision, generation: None })
         })
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use semver::Version;
+use weir_protocol::descriptor::Generation;
 use weir_protocol::revision_id::RevisionId;
 
 /// How long a webhook's revision is published at once.
@@ -22,6 +23,8 @@ pub struct Age {
     pub listed: Option<SystemTime>,
     /// Why it is older than what the service followed last, for operators.
     pub behind: Option<String>,
+    /// Of a part that is a service: the generation of its publication.
+    pub generation: Option<Generation>,
     /// Of a composed service: those of its parts.
     pub parts: Vec<Self>,
 }
@@ -56,6 +59,7 @@ pub(crate) struct Last {
     pub(crate) revision: RevisionId,
     pub(crate) version: Option<Version>,
     pub(crate) listed: Option<SystemTime>,
+    pub(crate) generation: Option<Generation>,
 }
 
 /// What an operator asked for.
@@ -119,7 +123,8 @@ impl Standing {
     pub(crate) fn followed(&mut self, revision: &RevisionId, age: &Age) {
         let same = self.last.as_ref().filter(|last| last.revision == *revision);
         let listed = age.listed.max(same.and_then(|last| last.listed));
-        self.last = Some(Last { revision: revision.clone(), version: age.version.clone(), listed });
+        let generation = age.generation;
+        self.last = Some(Last { revision: revision.clone(), version: age.version.clone(), listed, generation });
         self.admitted = None;
         self.named.retain(|(named, at)| named != revision && age.seen_at.is_none_or(|seen_at| *at > seen_at));
     }
@@ -255,8 +260,7 @@ mod tests {
         let part = |to: &str| json!({ "repository": to, "to": to });
         let service = Arc::new(of(json!({ "name": "shop", "parts": [part("a"), part("b")] })));
         let at = clock();
-        let parts =
-            ["a", "b"].map(|to| Part { to: to.to_owned(), repository: to.parse().unwrap(), revision_id: commit(1) });
+        let parts = ["a", "b"].map(|to| Part::of_repository(to.to_owned(), to.parse().unwrap(), commit(1)));
         let admit = |are_behind: [bool; 2], seconds| {
             let age = Age {
                 parts: are_behind.map(|is_behind| seen(at(seconds), is_behind)).into(),
@@ -277,11 +281,8 @@ mod tests {
         let part = |to: &str| json!({ "repository": to, "to": to });
         let service = Arc::new(of(json!({ "name": "shop", "parts": [part("a"), part("b")] })));
         let at = |numbers: [u64; 2]| {
-            let part = |(to, number): (&str, u64)| Part {
-                to: to.to_owned(),
-                repository: to.parse().unwrap(),
-                revision_id: commit(number),
-            };
+            let part =
+                |(to, number): (&str, u64)| Part::of_repository(to.to_owned(), to.parse().unwrap(), commit(number));
             let parts: Vec<Part> = ["a", "b"].into_iter().zip(numbers).map(part).collect();
             let age = Box::new(Age { parts: vec![Age::default(); 2], ..Age::default() });
             let (revision, key) = (part::revision_of(&parts), ContentKey::from_bytes([0; 32]));

@@ -25,6 +25,15 @@ pub(crate) struct Documents {
     pub(crate) services: Map<ServiceName, RawDocument<ServiceConfig>>,
 }
 
+/// A document of the file with the repository that publishes it.
+fn at_home(document: &ServiceConfig, services: &[ServiceConfig]) -> ServiceConfig {
+    let of = |part: &ServiceName| {
+        let part = services.iter().find(|each| each.name == *part)?;
+        part.repositories().next().cloned()
+    };
+    document.clone().with_home(of)
+}
+
 /// A change of the stored documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Write {
@@ -39,7 +48,7 @@ impl Documents {
     pub(crate) fn new(repositories: &[RepositoryConfig], services: &[ServiceConfig]) -> Self {
         Self {
             repositories: repositories.iter().map(|each| (each.name.clone(), each.clone().into())).collect(),
-            services: services.iter().map(|each| (each.name.clone(), each.clone().into())).collect(),
+            services: services.iter().map(|each| (each.name.clone(), at_home(each, services).into())).collect(),
         }
     }
 
@@ -123,10 +132,33 @@ impl Definitions {
         repositories.map(|each| entry("repository", each)).chain(services.map(|each| entry("service", each))).collect()
     }
 
-    /// The names of services of other repositories with a part of this one.
+    /// The names of services of other repositories with a part of this one, or of a service of it.
     pub(crate) fn composed_of<'a>(&'a self, repository: &'a RepositoryName) -> impl Iterator<Item = &'a ServiceName> {
         let services = self.services.iter().filter(move |(_, each)| each.document.repository() != repository);
-        services.filter(move |(_, each)| each.document.names(|name| name == repository)).map(|(name, _)| name)
+        let of_it = move |each: &Defined<ServiceConfig>| {
+            let parts = || each.document.part_services(usize::MAX);
+            each.document.names(|name| name == repository)
+                || parts().iter().any(|part| self.home_of(part).as_ref() == Some(repository))
+        };
+        services.filter(move |(_, each)| of_it(each)).map(|(name, _)| name)
+    }
+
+    /// The names of services of which this one is a part. `first`: is the first part.
+    pub(crate) fn composed_with<'a>(
+        &'a self,
+        service: &'a ServiceName,
+        first: bool,
+    ) -> impl Iterator<Item = &'a ServiceName> {
+        let services = self.services.iter().filter(move |(name, each)| {
+            let most = if first { 1 } else { usize::MAX };
+            *name != service && each.document.part_services(most).contains(service)
+        });
+        services.map(|(name, _)| name)
+    }
+
+    /// The repository of a service.
+    pub(crate) fn home_of(&self, service: &ServiceName) -> Option<RepositoryName> {
+        Some(self.services.get(service)?.document.repository().clone())
     }
 
     /// The names of a repository's services.

@@ -20,7 +20,11 @@ pub(crate) enum Edit {
         cascade: bool,
     },
     PutService(Arc<ServiceConfig>),
-    DeleteService(ServiceName),
+    DeleteService {
+        name: ServiceName,
+        /// Also if it is a part of others, which stay.
+        cascade: bool,
+    },
 }
 
 /// The required state of the object. Versions are those of documents.
@@ -89,6 +93,16 @@ pub(crate) enum Refusal {
     HasServices(RepositoryName, Vec<ServiceName>),
     #[error("`repository`: there is no repository `{1}`: create it first.")]
     MissingRepository(ServiceName, RepositoryName),
+    /// Of a service with parts.
+    #[error("`parts`: {1}.")]
+    WrongPart(ServiceName, String),
+    /// These services have it as a part.
+    #[error("It is a part of other services ({}), which would keep their last version: change them first, or use `?cascade=true`.", first_of(.0))]
+    IsPart(Vec<ServiceName>),
+    #[error("It is a part of other services ({}), and a part has no parts itself: change them first.", first_of(.0))]
+    PartWithParts(Vec<ServiceName>),
+    #[error("It is the first part of other services ({}), which are published by the same repository: change them first.", first_of(.0))]
+    PartMoves(Vec<ServiceName>),
     /// With the configuration key of the limit.
     #[error("There are {limit} {kind} already, the limit of `{key}` in `[limits]` of the origin's configuration.")]
     TooMany { kind: &'static str, key: &'static str, limit: usize },
@@ -113,7 +127,7 @@ impl Edit {
             Edit::PutRepository(document) => Some(&document.name),
             Edit::DeleteRepository { name, .. } => Some(name),
             Edit::PutService(document) => Some(document.home()),
-            Edit::DeleteService(name) => Some(all.services.get(name)?.document.repository()),
+            Edit::DeleteService { name, .. } => Some(all.services.get(name)?.document.repository()),
         }
     }
 
@@ -122,7 +136,7 @@ impl Edit {
         match self {
             Edit::PutRepository(_) | Edit::DeleteRepository { .. } => None,
             Edit::PutService(document) => Some(document.name.clone()),
-            Edit::DeleteService(name) => Some(name.clone()),
+            Edit::DeleteService { name, .. } => Some(name.clone()),
         }
     }
 
@@ -146,7 +160,7 @@ impl Edit {
     /// The services that the edit deletes, and their repository.
     pub(crate) fn deletes(&self, all: &Definitions) -> Option<(RepositoryName, Vec<ServiceName>)> {
         match self {
-            Edit::DeleteService(name) => {
+            Edit::DeleteService { name, .. } => {
                 Some((all.services.get(name)?.document.repository().clone(), vec![name.clone()]))
             }
             Edit::DeleteRepository { name, .. } => Some((name.clone(), all.services_of(name).cloned().collect())),
@@ -190,6 +204,7 @@ impl Edit {
                 if let Some(missing) = document.repositories().find(|name| !all.repositories.contains_key(*name)) {
                     return Err(Refusal::MissingRepository(document.name.clone(), missing.clone()));
                 }
+                check_parts(document, current, all)?;
                 if outcome == Outcome::Created && all.services.size() >= limits.max_services {
                     return Err(Refusal::TooMany { kind: "services", key: "max_services", limit: limits.max_services });
                 }
@@ -208,13 +223,45 @@ impl Edit {
                 writes.push(Write::DeleteRepository(name.clone()));
                 Ok(Decision { writes, outcome: Outcome::Deleted })
             }
-            Edit::DeleteService(name) => {
+            Edit::DeleteService { name, cascade } => {
                 let current = all.services.get(name).ok_or_else(|| Refusal::NoSuchService(name.clone()))?;
                 changeable("service", name.as_str(), now_at(Some(current)), precondition)?;
+                let composed: Vec<ServiceName> = all.composed_with(name, false).cloned().collect();
+                if !composed.is_empty() && !cascade {
+                    return Err(Refusal::IsPart(composed));
+                }
                 Ok(Decision::of(Outcome::Deleted, Write::DeleteService(name.clone())))
             }
         }
     }
+}
+
+/// Whether the parts of a service can be published, and those of which it is a part itself.
+fn check_parts(
+    document: &ServiceConfig,
+    current: Option<&Defined<ServiceConfig>>,
+    all: &Definitions,
+) -> Result<(), Refusal> {
+    let name = &document.name;
+    for part in document.part_services() {
+        let reason = match all.services.get(part) {
+            None => format!("there is no service `{part}`: create it first"),
+            Some(defined) if defined.document.has_parts() => {
+                format!("service `{part}` has parts itself: name these in place of it")
+            }
+            Some(_) => continue,
+        };
+        return Err(Refusal::WrongPart(name.clone(), reason));
+    }
+    let composed = |first| all.composed_with(name, first).cloned().collect::<Vec<_>>();
+    if !document.parts.is_empty() && !composed(false).is_empty() {
+        return Err(Refusal::PartWithParts(composed(false)));
+    }
+    let moves = current.is_some_and(|current| current.document.repository() != document.home());
+    if moves && !composed(true).is_empty() {
+        return Err(Refusal::PartMoves(composed(true)));
+    }
+    Ok(())
 }
 
 impl Decision {
@@ -293,6 +340,10 @@ mod tests {
         edit.decide(precondition, &all(), &LimitsConfig::default())
     }
 
+    fn delete_service(name: &str) -> Edit {
+        Edit::DeleteService { name: name.parse().unwrap(), cascade: false }
+    }
+
     fn delete(name: &str, cascade: bool) -> Edit {
         Edit::DeleteRepository { name: name.parse().unwrap(), cascade }
     }
@@ -327,7 +378,7 @@ mod tests {
         for edit in [
             Edit::PutRepository(repository("filed").into()),
             Edit::PutService(service("filed", "shop").into()),
-            Edit::DeleteService("filed".parse().unwrap()),
+            Edit::DeleteService { name: "filed".parse().unwrap(), cascade: true },
             delete("filed", true),
         ] {
             let refused = decide(&edit, &Precondition::default());
@@ -348,6 +399,38 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_is_a_part_has_no_parts_and_is_neither_moved_nor_deleted_by_mistake() {
+        let composed = |name: &str, parts: &[&str]| -> ServiceConfig {
+            let part = |part: &&str| serde_json::json!({ "service": part, "to": part });
+            let parts: Vec<_> = parts.iter().map(part).collect();
+            let document = serde_json::json!({ "name": name, "parts": parts });
+            let document: ServiceConfig = serde_json::from_value(document).unwrap();
+            document.with_home(|_| Some("shop".parse().unwrap()))
+        };
+        let services = [service("one", "shop"), service("two", "shop"), composed("both", &["one", "two"])];
+        let all = Definitions::of(
+            &Documents::default(),
+            &Documents::new(&[repository("shop"), repository("blog")], &services),
+        );
+        let decide = |edit: Edit| edit.decide(&Precondition::default(), &all, &LimitsConfig::default());
+        let put = |document: ServiceConfig| decide(Edit::PutService(document.into()));
+        assert_eq!(put(composed("other", &["two"])).unwrap().outcome, Outcome::Created);
+        assert!(put(service("two", "blog")).is_ok(), "it is not the first part");
+        for (refused, reason) in [
+            (put(composed("other", &["none"])), "there is no service `none`: create it first"),
+            (put(composed("other", &["both"])), "service `both` has parts itself"),
+            (put(composed("one", &["two"])), "(`both`), and a part has no parts itself"),
+            (put(service("one", "blog")), "the first part of other services (`both`)"),
+            (decide(delete_service("two")), "a part of other services (`both`)"),
+        ] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains(reason), "{refused}");
+        }
+        assert!(decide(delete_service("both")).is_ok());
+        assert!(decide(Edit::DeleteService { name: "two".parse().unwrap(), cascade: true }).is_ok());
+    }
+
+    #[test]
     fn a_lost_update_is_refused() {
         let current = version(&service("one", "shop"));
         let matches = |versions: &[&str]| Precondition {
@@ -363,7 +446,7 @@ mod tests {
             (put("one"), any.clone()),
             (put("one"), based_on(&current)),
             (put("new"), is_new.clone()),
-            (Edit::DeleteService("one".parse().unwrap()), matches(&[&current])),
+            (delete_service("one"), matches(&[&current])),
         ] {
             assert!(decide(&edit, &precondition).is_ok(), "{edit:?} {precondition:?}");
         }
@@ -372,7 +455,7 @@ mod tests {
             (Edit::PutService(service("one", "shop").into()), is_new.clone()),
             (put("new"), any),
             (put("new"), matches(&[&current])),
-            (Edit::DeleteService("one".parse().unwrap()), matches(&["other"])),
+            (delete_service("one"), matches(&["other"])),
         ] {
             let refused = decide(&edit, &precondition);
             assert!(matches!(refused, Err(Refusal::Precondition { .. })), "{edit:?} {refused:?}");

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use weir_model::{ValidationError, joined};
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_source::ServiceConfig;
 use weir_upstream::{RepositoryConfig, SourceKind};
 
@@ -43,6 +43,11 @@ pub(crate) trait Document: DeserializeOwned + Serialize {
 
     /// Validation errors that concern several fields.
     fn errors(&self) -> Vec<ValidationError>;
+
+    /// The document, stored in the record of this repository.
+    fn stored_in(self, _: &RepositoryName) -> Self {
+        self
+    }
 }
 
 impl Document for RepositoryConfig {
@@ -58,6 +63,10 @@ impl Document for RepositoryConfig {
 impl Document for ServiceConfig {
     fn name(&self) -> &str {
         self.name.as_str()
+    }
+
+    fn stored_in(self, repository: &RepositoryName) -> Self {
+        self.with_home(|_| Some(repository.clone()))
     }
 
     fn errors(&self) -> Vec<ValidationError> {
@@ -84,8 +93,8 @@ impl<T> RawDocument<T> {
 impl<T: Document> RawDocument<T> {
     /// Parses a stored document. `name` and `repository` are those of the record that holds it.
     pub(crate) fn read(name: &str, repository: &RepositoryName, stored: &Value) -> Self {
-        match checked(name, stored) {
-            Ok(document) => Self::Valid(Arc::new(document)),
+        match checked::<T>(name, stored) {
+            Ok(document) => Self::Valid(Arc::new(document.stored_in(repository))),
             Err(reason) => Self::Refused(Arc::new(Refused {
                 repository: repository.clone(),
                 stored: shown(name, stored),
@@ -101,6 +110,28 @@ impl RawDocument<ServiceConfig> {
         match self {
             Self::Valid(document) => document.home(),
             Self::Refused(refused) => &refused.repository,
+        }
+    }
+
+    /// The services that are among its first parts, at most `most`.
+    pub(super) fn part_services(&self, most: usize) -> Vec<ServiceName> {
+        match self {
+            Self::Valid(document) => {
+                let parts = document.parts.iter().take(most);
+                parts.filter_map(|part| part.service.clone()).collect()
+            }
+            Self::Refused(refused) => {
+                let parts = refused.field("parts").as_array().into_iter().flatten().take(most);
+                parts.filter_map(|part| part["service"].as_str()?.parse().ok()).collect()
+            }
+        }
+    }
+
+    /// Whether it has parts.
+    pub(super) fn has_parts(&self) -> bool {
+        match self {
+            Self::Valid(document) => !document.parts.is_empty(),
+            Self::Refused(refused) => refused.field("parts").as_array().is_some_and(|parts| !parts.is_empty()),
         }
     }
 

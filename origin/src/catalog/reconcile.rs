@@ -171,7 +171,8 @@ impl Reconciler {
                     of.remove(name);
                 }
                 reassigned.insert(known.repository.clone());
-                for part in &known.parts {
+                self.context.part_sources.remove_composed(known);
+                for part in known.sources() {
                     if let Some(of) = self.parts.get_mut(&part.repository) {
                         of.remove(name);
                     }
@@ -189,7 +190,8 @@ impl Reconciler {
                     let of = self.assigned.entry(service.repository.clone()).or_default();
                     of.insert(name.clone(), service.clone());
                     reassigned.insert(service.repository.clone());
-                    for part in &service.parts {
+                    self.context.part_sources.add_composed(&service);
+                    for part in service.sources() {
                         let of = self.parts.entry(part.repository.clone()).or_default();
                         of.entry(name.clone()).or_default().push(part.clone());
                         reassigned.insert(part.repository.clone());
@@ -427,6 +429,7 @@ impl Reconciler {
     pub(super) fn announce_retired(&self, retired: Vec<Retired>) {
         self.catalog.retire(&retired);
         for Retired { service, generation, .. } in retired {
+            self.context.part_sources.resolve_composed(&service);
             self.context.log.append(EventKind::Tombstone { service, generation });
         }
     }

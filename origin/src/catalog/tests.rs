@@ -157,10 +157,10 @@ async fn members_see_each_other_s_definitions_and_edit_their_own() {
     );
     assert!(snapshot.services.values().all(|service| service.condition() == Condition::Pending));
     assert_eq!(one.catalog.snapshot().not_mirrored.size(), 1, "its owner says what is wrong with it");
-    let refused = edit(&two.editor, Edit::DeleteService("a".parse().unwrap())).await;
+    let refused = edit(&two.editor, Edit::DeleteService { name: "a".parse().unwrap(), cascade: false }).await;
     assert!(matches!(refused, Err(EditError::NotOwner(_))), "{refused:?}");
 
-    edit(&one.editor, Edit::DeleteService("a".parse().unwrap())).await.unwrap();
+    edit(&one.editor, Edit::DeleteService { name: "a".parse().unwrap(), cascade: false }).await.unwrap();
     let mut changed = ServiceConfig::new("b".parse().unwrap(), "shop".parse().unwrap());
     changed.folder = "changed".parse().unwrap();
     edit(&one.editor, Edit::PutService(changed.clone().into())).await.unwrap();
@@ -208,14 +208,14 @@ async fn a_record_that_cannot_be_written_now_delays_no_other_repository() {
         tokio::spawn(async move { edit(&editor, change).await })
     };
     let first = begin(put_service("a", "slow"));
-    let second = begin(Edit::DeleteService("moving".parse().unwrap()));
+    let second = begin(Edit::DeleteService { name: "moving".parse().unwrap(), cascade: false });
     let (aligned, slow) = (member.editor.clone(), "slow".parse().unwrap());
     let aligned = tokio::spawn(async move { aligned.align(&slow).await });
     let goes_on = async {
         edit(&member.editor, put_service("b", "shop")).await.unwrap();
         member.release("shop").await;
         member.take("shop", "one", 2).await;
-        edit(&member.editor, Edit::DeleteService("b".parse().unwrap())).await.unwrap();
+        edit(&member.editor, Edit::DeleteService { name: "b".parse().unwrap(), cascade: false }).await.unwrap();
     };
     tokio::time::timeout(Duration::from_secs(60), goes_on).await.expect("it waits for nothing of `slow`");
     assert!(!first.is_finished() && !second.is_finished());
@@ -411,7 +411,7 @@ async fn a_service_is_not_deleted_while_it_is_stored_where_it_was_before() {
         std::fs::write(object.unwrap().path(), "damaged").unwrap();
     }
     edit(&editor, put_service("one", "blog")).await.unwrap();
-    let deleted = edit(&editor, Edit::DeleteService("one".parse().unwrap())).await;
+    let deleted = edit(&editor, Edit::DeleteService { name: "one".parse().unwrap(), cascade: false }).await;
     assert!(matches!(deleted, Err(EditError::Failed(_))), "{deleted:?}");
     assert!(catalog.snapshot().services.contains_key("one"));
     drop(editor);
@@ -461,7 +461,7 @@ async fn an_edit_leaves_everything_else_as_it_is() {
     }
     let before = catalog.snapshot();
     edit(&editor, put_service("another", "shop")).await.unwrap();
-    edit(&editor, Edit::DeleteService("service-7".parse().unwrap())).await.unwrap();
+    edit(&editor, Edit::DeleteService { name: "service-7".parse().unwrap(), cascade: false }).await.unwrap();
     let after = catalog.snapshot();
     assert_eq!(after.services.size(), 20);
     for (name, service) in before.services.iter().filter(|(name, _)| name.as_str() != "service-7") {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use weir_model::{ValidationError, joined};
 use weir_protocol::descriptor::Generation;
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{NodeName, ServiceName};
 use weir_publish::RetentionConfig;
 use weir_runtime::admin::AdminConfig;
 use weir_runtime::config::{self, ConfigError};
@@ -257,7 +257,13 @@ impl Config {
             if missing.is_empty() {
                 errors.extend(service.followed(|name| repositories.get(name).copied()).err());
             }
-            errors.extend(service.error_in_cluster().filter(|_| self.cluster.is_some()));
+            let home_of = |part: &ServiceName| {
+                let part = self.services.iter().find(|each| each.name == *part)?;
+                part.repositories().next().cloned()
+            };
+            errors.extend(wrong_parts(service, &self.services));
+            let at_home = service.clone().with_home(home_of);
+            errors.extend(at_home.error_in_cluster().filter(|_| self.cluster.is_some()));
             if !errors.is_empty() {
                 wrong.push(format!("service `{name}`: {}", joined(&errors)));
             }
@@ -271,4 +277,19 @@ impl Config {
         let are_stored = self.store.mirrors.unwrap_or(self.cluster.is_some());
         are_stored.then_some(self.store.max_mirror.as_u64())
     }
+}
+
+/// Which parts of a service cannot be published, among the services of the file.
+fn wrong_parts(service: &ServiceConfig, all: &[ServiceConfig]) -> Vec<ValidationError> {
+    let wrong = |part: &ServiceName| {
+        let reason = match all.iter().find(|each| each.name == *part) {
+            None => format!("there is no [[service]] `{part}`"),
+            Some(of) if !of.parts.is_empty() && of.name != service.name => {
+                format!("service `{part}` has parts itself: name these in place of it")
+            }
+            Some(_) => return None,
+        };
+        Some(ValidationError::new("parts", reason))
+    };
+    service.part_services().filter_map(wrong).collect()
 }

@@ -1,5 +1,6 @@
 //! `POST /v1/heartbeats`: signed freshness statements, of the services that this origin owns and may vouch for.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Request, Response, header};
@@ -10,6 +11,7 @@ use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::{Body, RequestBody};
+use weir_source::Service;
 
 use super::EdgeApi;
 use super::problems;
@@ -53,21 +55,10 @@ impl EdgeApi {
             return None;
         }
         // Of a composed service the upstream of a part that is unreachable for the longest time.
-        let mut unreachable: Option<SystemTime> = None;
-        for follower in service.followers() {
-            let worker = snapshot.workers.get(&follower.repository)?;
-            let since = match worker.revision(current.followed_ref()) {
-                Some(RevisionSeen { upstream, .. }) => (!upstream.reachable).then_some(upstream.since),
-                None => match worker.state() {
-                    // Not polled since the start: nobody knows.
-                    RepositoryState { health: Health::Unknown, .. } => return None,
-                    RepositoryState { health: Health::Unhealthy { since, .. }, consecutive_failures: 1.., .. } => {
-                        Some(since)
-                    }
-                    _ => None,
-                },
-            };
-            unreachable = [unreachable, since].into_iter().flatten().min();
+        let mut unreachable = unreachable_since(snapshot, service)?;
+        for part in service.part_services() {
+            let part = snapshot.services.get(part).filter(|part| self.is_owner(snapshot, &part.repository))?;
+            unreachable = unreachable.into_iter().chain(unreachable_since(snapshot, part)?).min();
         }
         Some(Freshness {
             service: name,
@@ -82,4 +73,26 @@ impl EdgeApi {
     fn may_vouch(&self) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.cluster.validity().holds())
     }
+}
+
+/// Since when an upstream that a service follows is unreachable. `None`: nobody knows whether one is.
+fn unreachable_since(snapshot: &Snapshot, service: &Arc<Service>) -> Option<Option<SystemTime>> {
+    let current = service.current()?;
+    let mut unreachable: Option<SystemTime> = None;
+    for follower in service.followers() {
+        let worker = snapshot.workers.get(&follower.repository)?;
+        let since = match worker.revision(current.followed_ref()) {
+            Some(RevisionSeen { upstream, .. }) => (!upstream.reachable).then_some(upstream.since),
+            None => match worker.state() {
+                // Not polled since the start: nobody knows.
+                RepositoryState { health: Health::Unknown, .. } => return None,
+                RepositoryState { health: Health::Unhealthy { since, .. }, consecutive_failures: 1.., .. } => {
+                    Some(since)
+                }
+                _ => None,
+            },
+        };
+        unreachable = unreachable.into_iter().chain(since).min();
+    }
+    Some(unreachable)
 }

@@ -46,18 +46,25 @@ enum Subject {
     Service(ServiceName),
 }
 
-/// The repositories in a document of a service, or of one of its parts.
+/// The sources in a document of a service, or of one of its parts.
 #[derive(Deserialize)]
-struct NamedRepository {
+struct NamedSource {
     repository: Option<RepositoryName>,
+    service: Option<ServiceName>,
     #[serde(default)]
-    parts: Vec<NamedRepository>,
+    parts: Vec<NamedSource>,
 }
 
-impl NamedRepository {
-    /// The repository that publishes the service.
-    fn home(mut self) -> Option<RepositoryName> {
-        self.repository.or_else(|| (!self.parts.is_empty()).then(|| self.parts.swap_remove(0))?.repository)
+impl NamedSource {
+    /// The repository that publishes the service, or the service whose repository does.
+    fn home(mut self) -> Option<Subject> {
+        let of = |repository: Option<_>, service: Option<_>| {
+            repository.map(Subject::Repository).or(service.map(Subject::Service))
+        };
+        of(self.repository, None).or_else(|| {
+            let first = (!self.parts.is_empty()).then(|| self.parts.swap_remove(0))?;
+            of(first.repository, first.service)
+        })
     }
 }
 
@@ -85,8 +92,8 @@ impl Subject {
                 Self::Repository(name.clone())
             }
             Route::Service(_) | Route::DryRun(_) if *method == Method::PUT || !body.is_empty() => {
-                let named = serde_json::from_slice::<NamedRepository>(body);
-                named.ok().and_then(NamedRepository::home).map_or(Self::Any, Self::Repository)
+                let named = serde_json::from_slice::<NamedSource>(body);
+                named.ok().and_then(NamedSource::home).unwrap_or(Self::Any)
             }
             Route::Service(name)
             | Route::History(name)

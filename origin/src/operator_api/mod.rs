@@ -279,7 +279,7 @@ impl OperatorApi {
             Route::Service(name) if reads => service(&self.catalog.snapshot(), name, StatusCode::OK, &head),
             Route::Service(name) if head.method == Method::PUT => self.put_service(name, &head, body, &by).await,
             Route::Service(name) if head.method == Method::DELETE => {
-                self.delete(Edit::DeleteService(name.clone()), &head).await
+                self.delete(Edit::DeleteService { name: name.clone(), cascade: cascade(&head)? }, &head).await
             }
             Route::History(name) if reads => versions::history(&self.versions, name, &head).await,
             Route::Diff(name) if reads => versions::diff(&self.versions, name, &head).await,
@@ -370,12 +370,10 @@ impl OperatorApi {
             let by_field = |fields: &Map<String, Value>| {
                 validation::wrong_ref(fields, |repository| definitions.kind_of(repository)).into_iter().collect()
             };
-            let of_parts = |document: &ServiceConfig| {
-                let followed = document.followed(|repository| definitions.kind_of(repository));
-                let wrong = followed.err().filter(|_| !document.parts.is_empty());
-                wrong.into_iter().chain(document.error_in_cluster().filter(|_| is_in_cluster)).collect()
-            };
-            validation::read_with(&text, &body, by_field, of_parts)
+            let of_parts = |document: &ServiceConfig| validation::wrong_parts(document, &definitions, is_in_cluster);
+            let mut read = validation::read_with(&text, &body, by_field, of_parts)?;
+            read.document = read.document.with_home(|part| definitions.home_of(part));
+            Ok::<_, Vec<ValidationError>>(read)
         };
         let read = spawn_blocking(read).await.map_err(problems::failed)?;
         read.map_err(|errors| problems::invalid_document("service", name, &errors))

@@ -134,6 +134,10 @@ impl From<Refusal> for Problem {
             Refusal::MissingRepository(name, _) => {
                 conflict("repository-missing", "The service's repository does not exist").about("service", name)
             }
+            Refusal::WrongPart(name, _) => conflict("wrong-part", "A part cannot be published").about("service", name),
+            Refusal::IsPart(_) | Refusal::PartWithParts(_) | Refusal::PartMoves(_) => {
+                conflict("service-is-part", "The service is a part of others")
+            }
             Refusal::TooMany { .. } => limit_reached(detail),
         }
     }

@@ -10,7 +10,7 @@ use weir_runtime::config::suggestion;
 use weir_source::{ChartName, Followed, RefText, ServiceConfig};
 use weir_upstream::{DefinedBy, RepositoryConfig, SourceKind, UpstreamsConfig};
 
-use crate::catalog::LONGEST_REASON;
+use crate::catalog::{Definitions, LONGEST_REASON};
 use crate::config::{AgentConfig, AssignmentConfig, EntryDocument, IssuerDocument};
 
 /// The most validation errors in one answer.
@@ -142,6 +142,23 @@ pub(super) fn read_with<T: Object>(
         serde_json::from_value::<T>(Value::Object(fields)).map_err(|error| limited(whole(explained(&error))))?;
     errors.extend(document.check().into_iter().chain(more(&document)).take(MAX_ERRORS + 1));
     if errors.is_empty() { Ok(ParsedDocument { document, based_on }) } else { Err(limited(errors)) }
+}
+
+/// What is wrong with the parts of a service.
+pub(super) fn wrong_parts(
+    document: &ServiceConfig,
+    definitions: &Definitions,
+    is_in_cluster: bool,
+) -> Vec<ValidationError> {
+    let followed = document.followed(|repository| definitions.kind_of(repository));
+    let wrong = followed.err().filter(|_| !document.parts.is_empty());
+    // It says which repository publishes the service.
+    let first = document.parts.first().and_then(|part| part.service.as_ref());
+    let missing = first.filter(|first| definitions.home_of(first).is_none());
+    let missing =
+        missing.map(|first| ValidationError::new("parts", format!("there is no service `{first}`: create it first")));
+    let at_home = document.clone().with_home(|part| definitions.home_of(part));
+    wrong.into_iter().chain(missing).chain(at_home.error_in_cluster().filter(|_| is_in_cluster)).collect()
 }
 
 /// Limits the number of errors, and their length, because they may quote the document.

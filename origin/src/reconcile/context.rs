@@ -9,6 +9,7 @@ use weir_upstream::{DataDir, UpstreamsConfig};
 
 use super::limiter::Limiter;
 use super::part_sources::PartSources;
+use super::published_parts::PublishedParts;
 use crate::config::LimitsConfig;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
@@ -50,7 +51,7 @@ pub(crate) struct Context {
     /// What the sources share.
     pub(crate) sources: Arc<SourceContext>,
     /// The sources themselves, for composed services.
-    pub(super) part_sources: Arc<PartSources>,
+    pub(crate) part_sources: Arc<PartSources>,
 }
 
 impl Context {
@@ -73,8 +74,8 @@ impl Context {
             fetch_memory: fetch_memory(upstreams, &metrics.bounds),
             upstreams: upstreams.clone(),
         };
+        let sources = Arc::new(sources);
         Self {
-            publisher,
             data_dir,
             log,
             build_threads: limits.build_threads,
@@ -87,8 +88,9 @@ impl Context {
             max_stored_mirror: None,
             validity: Validity::always(),
             names: None,
-            sources: Arc::new(sources),
-            part_sources: Arc::default(),
+            part_sources: Arc::new(PartSources::new(PublishedParts::new(publisher.clone(), sources.clone()))),
+            publisher,
+            sources,
             metrics,
         }
     }

@@ -5,7 +5,7 @@
 //! `back_offs`, `maintenance`, `rebuild`, `step_backs`, `part_changes` and `revision_reports` (with `revisions`), none of which
 //! knows it. The tasks that these start: `poll` (with `poll_watchdog` and `poll_permit`), `pipeline` (with `lfs` and `build`) and
 //! `bundles`. `ref_watch` triggers polls of a repository on this machine. They share `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs.
-//! `part_sources` joins the sources of composed services.
+//! `part_sources` joins the sources of composed services, and with `published_parts` what other services have published.
 //!
 //! Blocking work runs as a `job` on its own thread, with a deadline. A thread that ignores the deadline delays only its own
 //! repository.
@@ -29,6 +29,7 @@ mod poll_permit;
 mod poll_watchdog;
 mod polls;
 mod preview;
+mod published_parts;
 mod rebuild;
 mod ref_watch;
 mod repository;
@@ -47,6 +48,7 @@ mod worker;
 pub(crate) use bundles::prepare;
 pub(crate) use context::Context;
 pub(crate) use handle::{Handle, MirrorDisposal, Terminated};
+pub(crate) use part_sources::PartSources;
 pub(crate) use preview::{PreviewError, PreviewRequest, PreviewTarget};
 pub(crate) use start::{StartOptions, start};
 pub use state::{Health, LfsFailure, LfsState, Phase, RepositoryState, WaitsFor};

@@ -24,6 +24,11 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// A service that is a part has another version: no poll waits for that.
+    pub(super) fn notify(&self) {
+        self.arrived.notify_one();
+    }
+
     pub(super) fn put(&self, change: Arc<PartChange>) {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
         self.arrived.notify_one();

@@ -1,4 +1,5 @@
-//! Composed services: resolves, builds and lists the parts, each by the source of its own repository.
+//! Composed services: resolves, builds and lists the parts, each by the source of its own repository, or as a service has
+//! published it.
 //!
 //! The worker of the first part's repository publishes the service. The workers of the other parts' repositories notify it
 //! when their content changes. All methods that take services block.
@@ -9,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::watch;
-use weir_protocol::name::RepositoryName;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::part::{self, Part};
 use weir_protocol::revision_id::RevisionId;
 use weir_source::{Age, Candidate, ResolvedServices, Service, ServiceFailure, Source, Tree};
@@ -19,12 +21,22 @@ use weir_tarball::{
 use weir_upstream::RepositoryConfig;
 
 use super::part_changes::PartChange;
+use super::published_parts::PublishedParts;
 use super::signals::WorkerSignals;
 use super::state::{Health, RepositoryState};
 
-/// The sources of the origin's workers, by repository.
-#[derive(Default)]
-pub(crate) struct PartSources(Mutex<HashMap<RepositoryName, PartSource>>);
+/// The sources of the origin's workers, by repository, and what services have published.
+pub(crate) struct PartSources {
+    running: Mutex<HashMap<RepositoryName, PartSource>>,
+    published: PublishedParts,
+    composed: Mutex<Composed>,
+}
+
+/// The services that are parts, each with the composed ones and the repositories that publish these.
+type Composed = BTreeMap<ServiceName, BTreeMap<ServiceName, RepositoryName>>;
+
+/// What a part is now, the key of its contents, and its age.
+type FoundPart = (Part, ContentKey, Age);
 
 /// The source of a running worker.
 #[derive(Clone)]
@@ -51,7 +63,55 @@ impl PartSource {
     }
 }
 
+/// A part that a build has opened.
+enum Opened {
+    Source(PartSource, RevisionId),
+    Published(Box<Descriptor>),
+}
+
 impl PartSources {
+    pub(super) fn new(published: PublishedParts) -> Self {
+        Self { running: Mutex::default(), published, composed: Mutex::default() }
+    }
+
+    /// A service is defined: it is told when a part of it that is a service has another version.
+    pub(crate) fn add_composed(&self, service: &Service) {
+        let mut composed = self.composed();
+        for part in service.part_services() {
+            composed.entry(part.clone()).or_default().insert(service.name.clone(), service.repository.clone());
+        }
+    }
+
+    /// A service is defined no longer.
+    pub(crate) fn remove_composed(&self, service: &Service) {
+        let mut composed = self.composed();
+        for part in service.part_services() {
+            let Some(of_part) = composed.get_mut(part) else { continue };
+            of_part.remove(&service.name);
+            if of_part.is_empty() {
+                composed.remove(part);
+            }
+        }
+    }
+
+    /// The services that are parts.
+    pub(crate) fn part_services(&self) -> Vec<ServiceName> {
+        self.composed().keys().cloned().collect()
+    }
+
+    /// Has the workers here that publish services with this part resolve them. Returns the other repositories that do.
+    pub(crate) fn resolve_composed(&self, part: &ServiceName) -> Vec<RepositoryName> {
+        let homes: BTreeSet<_> = self.composed().get(part).into_iter().flat_map(|of| of.values().cloned()).collect();
+        let all = self.lock();
+        let (here, elsewhere): (Vec<_>, Vec<_>) = homes.into_iter().partition(|home| all.contains_key(home));
+        here.iter().filter_map(|home| all.get(home)).for_each(|home| home.signals.part_changes.notify());
+        elsewhere
+    }
+
+    fn composed(&self) -> MutexGuard<'_, Composed> {
+        self.composed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds the source of a worker that starts.
     pub(super) fn insert(&self, repository: RepositoryName, source: PartSource) {
         self.lock().insert(repository, source);
@@ -76,10 +136,17 @@ impl PartSources {
     /// since the start may pass by themselves.
     pub(super) fn resolve(&self, services: &[Arc<Service>], stop: &AtomicBool) -> ResolvedServices {
         let mut by_repository: BTreeMap<&RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
+        let (mut resolved, mut versions) = (HashMap::new(), HashMap::new());
         for part in services.iter().flat_map(|service| &service.parts) {
-            by_repository.entry(&part.repository).or_default().push(part.clone());
+            match part.of_service() {
+                Some(service) => {
+                    let current = versions.entry(service).or_insert_with(|| self.published.current(service));
+                    let found = current.clone().and_then(|current| published_part(part, &current));
+                    resolved.insert(Arc::as_ptr(part), found.map_err(|failure| of_part(part, failure)));
+                }
+                None => by_repository.entry(&part.repository).or_default().push(part.clone()),
+            }
         }
-        let mut resolved = HashMap::new();
         for (repository, parts) in by_repository {
             let mut awaits_poll = false;
             let found = self.get(repository).and_then(|PartSource { source, config, state, .. }| {
@@ -90,6 +157,10 @@ impl PartSources {
             let found =
                 found.unwrap_or_else(|failure| parts.into_iter().map(|part| (part, Err(failure.clone()))).collect());
             resolved.extend(found.into_iter().map(|(part, found)| {
+                let found = found.map(|found| {
+                    let of = Part::of_repository(folder(&part).to_string(), part.repository.clone(), found.revision);
+                    (of, found.key, *found.age)
+                });
                 let found = found.map_err(|failure| ServiceFailure { awaits_poll, ..of_part(&part, failure) });
                 (Arc::as_ptr(&part), found)
             }));
@@ -102,12 +173,12 @@ impl PartSources {
             let found = all(found.collect())?;
             let (mut parts, mut keys, mut age) = (Vec::new(), Vec::new(), Box::<Age>::default());
             for (part, found) in service.parts.iter().zip(found) {
-                let Candidate { revision: revision_id, key, age: of_this, .. } = found;
+                let (at, key, of_this) = found;
                 if let Some(behind) = &of_this.behind {
                     age.behind.get_or_insert_with(|| format!("part `{}`: {behind}", folder(part)));
                 }
-                age.parts.push(*of_this);
-                parts.push(Part { to: folder(part).to_string(), repository: part.repository.clone(), revision_id });
+                age.parts.push(of_this);
+                parts.push(at);
                 keys.push(key);
             }
             let key = ContentKey::new(&service.repository, &service.selection, |key| {
@@ -129,7 +200,8 @@ impl PartSources {
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        self.with_tree(service, parts, "build", |tree| weir_tarball::build(tree, &service.selection, context, sink))
+        let build = |tree: &ComposedTree<'_, Tree<'_>>| weir_tarball::build(tree, &service.selection, context, sink);
+        self.with_tree(service, parts, ("build", context.limits, context.interrupt), build)
     }
 
     /// Lists what the tarball of a composed service would contain. Returns the revision, too, which is `at`.
@@ -149,7 +221,7 @@ impl PartSources {
             return Err(ServiceFailure::transient("resolve", reason.to_owned()));
         }
         let list = |tree: &ComposedTree<'_, Tree<'_>>| weir_tarball::list(tree, &service.selection, limits, stop, emit);
-        Ok((revision, self.with_tree(service, &parts, "select", list)?))
+        Ok((revision, self.with_tree(service, &parts, ("select", limits, stop), list)?))
     }
 
     /// Composes the contents of the parts. If a repository must be polled for them, that is triggered.
@@ -157,20 +229,38 @@ impl PartSources {
         &self,
         service: &Service,
         at: &[Part],
-        step: &'static str,
+        (step, limits, stop): (&'static str, &Limits, &AtomicBool),
         work: impl FnOnce(&ComposedTree<'_, Tree<'_>>) -> Result<T, TarballError>,
     ) -> Result<T, ServiceFailure> {
         let open = |part| -> Result<_, ServiceFailure> {
-            let mut at = at.iter().filter(|at| at.to == folder(part).as_str() && at.repository == part.repository);
+            let is_it = |at: &&Part| {
+                at.to == folder(part).as_str()
+                    && at.service.as_ref() == part.of_service()
+                    && (at.service.is_some() || at.repository == part.repository)
+            };
             let other = || ServiceFailure::transient("build", "the version was composed of other parts".to_owned());
-            let at = at.next().ok_or_else(other)?;
-            let source = self.get(&part.repository).map_err(|failure| of_part(part, failure))?;
-            Ok((part, source, &at.revision_id))
+            let at = at.iter().find(is_it).ok_or_else(other)?;
+            let opened = match at.digest.zip(at.service.as_ref()) {
+                None => self.get(&part.repository).map(|source| Opened::Source(source, at.revision_id.clone())),
+                Some((digest, service)) => {
+                    let version = self.published.version(&at.repository, service, &digest);
+                    version.map(|version| Opened::Published(version.into()))
+                }
+            };
+            Ok((part, opened.map_err(|failure| of_part(part, failure))?))
         };
         let parts: Vec<_> = service.parts.iter().map(|part| open(part)).collect::<Result<_, _>>()?;
         // All are opened, even if one fails: one poll fetches all that is lacking.
-        let trees = parts.iter().map(|(part, of, revision)| {
-            let tree = of.source.tree(part, revision).map_err(|failure| of.failed(of_part(part, failure)))?;
+        let trees = parts.iter().map(|(part, opened)| {
+            let tree = match opened {
+                Opened::Source(of, revision) => {
+                    of.source.tree(part, revision).map_err(|failure| of.failed(of_part(part, failure)))?
+                }
+                Opened::Published(version) => {
+                    let tree = self.published.tree(part, version, limits, stop);
+                    tree.map_err(|failure| of_part(part, failure))?
+                }
+            };
             Ok((folder(part), tree))
         });
         work(&ComposedTree::new(all(trees.collect())?)).map_err(|error| {
@@ -178,23 +268,26 @@ impl PartSources {
                 TarballError::Part { part, error } => (Some(part), *error),
                 error => (None, error),
             };
-            let (part, of, revision) = &parts[at.unwrap_or_default()];
-            let failure = of.source.failure(revision, step, &error);
-            of.failed(if at.is_some() { of_part(part, failure) } else { failure })
+            let (part, opened) = &parts[at.unwrap_or_default()];
+            let of_part = |failure| if at.is_some() { of_part(part, failure) } else { failure };
+            match opened {
+                Opened::Source(of, revision) => of.failed(of_part(of.source.failure(revision, step, &error))),
+                Opened::Published(_) => of_part(ServiceFailure::of_tarball(step, &error)),
+            }
         })
     }
 
     fn get(&self, repository: &RepositoryName) -> Result<PartSource, ServiceFailure> {
         let reason = || {
             format!(
-                "repository `{repository}` is not followed by this origin: define it. In a cluster all parts are of one repository"
+                "repository `{repository}` is not followed by this origin: define it. In a cluster a part of another repository is a service"
             )
         };
         self.lock().get(repository).cloned().ok_or_else(|| ServiceFailure::transient("resolve", reason()))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RepositoryName, PartSource>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -214,6 +307,31 @@ fn all<T>(results: Vec<Result<T, ServiceFailure>>) -> Result<Vec<T>, ServiceFail
 
 /// The failure of a composed service that one of its parts has.
 fn of_part(part: &Service, mut failure: ServiceFailure) -> ServiceFailure {
-    failure.reason = format!("part `{}` (repository `{}`): {}", folder(part), part.repository, failure.reason);
+    let of = match part.of_service() {
+        Some(service) => format!("service `{service}`"),
+        None => format!("repository `{}`", part.repository),
+    };
+    failure.reason = format!("part `{}` ({of}): {}", folder(part), failure.reason);
     failure
+}
+
+/// What a part is now that is a service, by the version of that.
+fn published_part(part: &Service, current: &Descriptor) -> Result<FoundPart, ServiceFailure> {
+    let publication = current.publication();
+    let refused = |reason: &str| Err(ServiceFailure::transient("resolve", reason.to_owned()));
+    if !publication.parts.is_empty() {
+        return refused("it has parts itself: name these in place of it");
+    }
+    if part.used_generation().is_some_and(|used| publication.generation < used) {
+        return refused(
+            "its generation is lower than the one that was used: the store may have an older copy of its record",
+        );
+    }
+    let at = Part {
+        service: Some(publication.service.clone()),
+        digest: Some(publication.digest),
+        ..Part::of_repository(folder(part).to_string(), publication.repository.clone(), publication.revision_id.clone())
+    };
+    let age = Age { generation: Some(publication.generation), ..Age::default() };
+    Ok((at, ContentKey::from_bytes(*publication.digest.as_bytes()), age))
 }

@@ -212,7 +212,7 @@ mod tests {
         let mut candidate = candidate(service, 0, None);
         for ((to, number), is_behind) in ["a", "b"].into_iter().zip(numbers).zip(are_behind) {
             let revision_id = format!("sha1:{number:040x}").parse().unwrap();
-            candidate.parts.push(Part { to: to.to_owned(), repository: "shop".parse().unwrap(), revision_id });
+            candidate.parts.push(Part::of_repository(to.to_owned(), "shop".parse().unwrap(), revision_id));
             let behind = is_behind.then(|| "older".to_owned());
             candidate.age.parts.push(Age { seen_at: Some(seen_at), behind, ..Age::default() });
         }

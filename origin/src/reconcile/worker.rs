@@ -176,7 +176,8 @@ impl Worker {
     fn restore(&mut self) {
         let Repository { source, context, .. } = &*self.repository;
         if !source.has_content() {
-            return;
+            let of_services = self.services.values().filter(|service| service.is_of_services());
+            return of_services.for_each(|service| self.states.mark_due(&service.name, Cause::Started));
         }
         // In a cluster another origin may have reported newer revisions.
         let fetched_at = source
@@ -458,7 +459,7 @@ impl Worker {
         self.maintenance.last_lfs_sweep = None;
         for new in difference(&self.services, &before) {
             self.states.reconcile_after_poll(&new.name);
-            if self.repository.source.has_content() {
+            if self.repository.source.has_content() || new.is_of_services() {
                 self.states.mark_due(&new.name, Cause::Assigned);
             } else {
                 self.polls.trigger();

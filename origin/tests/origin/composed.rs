@@ -42,10 +42,8 @@ async fn a_chart_and_values_are_published_together_and_each_change_costs_its_own
     let publication = first.publication();
     let head = format!("sha1:{}", upstream.git(&["rev-parse", "HEAD"]));
     let digest = charts.entries.lock().unwrap()[0].2.clone();
-    let of = |to: &str, repository: &str, revision: &str| Part {
-        to: to.to_owned(),
-        repository: repository.parse().unwrap(),
-        revision_id: revision.parse().unwrap(),
+    let of = |to: &str, repository: &str, revision: &str| {
+        Part::of_repository(to.to_owned(), repository.parse().unwrap(), revision.parse().unwrap())
     };
     let chart = of("chart", "charts", &format!("helm:1.0.0+sha256:{digest}"));
     assert_eq!(publication.parts, [of("a/values", "shop", &head), chart.clone()], "in the order of the tarball");

@@ -47,6 +47,7 @@ mod observed;
 mod operator;
 mod operator_changes;
 mod operators;
+mod part_services;
 mod prelude;
 mod publishing;
 mod rebuilds;

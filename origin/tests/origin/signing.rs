@@ -12,7 +12,7 @@ use weir_runtime::key_pair;
 use crate::prelude::*;
 
 /// A new key: its file, and what readers verify with.
-fn new_key(home: &Home, name: &str) -> (PathBuf, PublicKey) {
+pub(crate) fn new_key(home: &Home, name: &str) -> (PathBuf, PublicKey) {
     let file = home.file(name);
     let (key, _) = key_pair::write(&file).unwrap();
     (file, key.public().clone())
@@ -81,7 +81,7 @@ async fn signing_keys_are_rotated_while_readers_know_one_of_them() {
 }
 
 /// The statements that the origin signs for these services.
-async fn statements(home: &Home, node: &Node, services: &[&str]) -> Vec<SignedFreshness> {
+pub(crate) async fn statements(home: &Home, node: &Node, services: &[&str]) -> Vec<SignedFreshness> {
     let (certificate, key) = (home.file("edge-client.pem"), home.file("edge-client.key"));
     let client = http2_client(tls::client_config(&home.file("ca.pem"), Some((&certificate, &key))).unwrap());
     let body = json!({ "services": services }).to_string().into_bytes();

@@ -86,6 +86,11 @@ impl DataDir {
         self.of_upstream(repository, url, "artifacts")
     }
 
+    /// The unpacked tarballs that are parts of services.
+    pub fn parts(&self) -> PathBuf {
+        self.root.join("parts")
+    }
+
     fn of_upstream(&self, repository: &RepositoryName, url: &str, ending: &str) -> PathBuf {
         let at = blake3::hash(url.as_bytes()).to_hex();
         self.mirrors().join(repository.as_str()).join(format!("{}.{ending}", &at[..16]))

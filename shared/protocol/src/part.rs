@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::Sha256;
-use crate::name::RepositoryName;
+use crate::digest::{Sha256, TarballDigest};
+use crate::name::{RepositoryName, ServiceName};
 use crate::revision_id::RevisionId;
 
-/// A part of a composed publication: a revision of a repository, in a folder of the tarball.
+/// A part of a composed publication: a revision of a repository, or what a service published of it, in a folder of the
+/// tarball.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The folder, without a slash at either end.
@@ -15,6 +16,19 @@ pub struct Part {
     pub repository: RepositoryName,
     /// Its revision.
     pub revision_id: RevisionId,
+    /// The service whose published tarball it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceName>,
+    /// The digest of that tarball.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<TarballDigest>,
+}
+
+impl Part {
+    /// A revision of a repository.
+    pub fn of_repository(to: String, repository: RepositoryName, revision_id: RevisionId) -> Self {
+        Self { to, repository, revision_id, service: None, digest: None }
+    }
 }
 
 /// The revision id of a composed publication: `parts:<SHA-256 of the JSON of its parts>`.
@@ -29,10 +43,8 @@ mod tests {
 
     #[test]
     fn the_revision_id_is_of_the_documented_json() {
-        let part = |to: &str, revision_id: &str| Part {
-            to: to.to_owned(),
-            repository: "shop".parse().unwrap(),
-            revision_id: revision_id.parse().unwrap(),
+        let part = |to: &str, revision_id: &str| {
+            Part::of_repository(to.to_owned(), "shop".parse().unwrap(), revision_id.parse().unwrap())
         };
         let parts = [part("chart", "helm:1.0.0+sha256:aa"), part("values", "sha1:bb")];
         let json = r#"[{"to":"chart","repository":"shop","revision_id":"helm:1.0.0+sha256:aa"},{"to":"values","repository":"shop","revision_id":"sha1:bb"}]"#;
@@ -40,5 +52,13 @@ mod tests {
         assert_eq!(revision.as_str(), format!("parts:{}", Sha256::of(json.as_bytes())));
         assert_eq!((revision.commit(), revision.short().len()), (None, "parts:".len() + 12));
         assert_ne!(revision, revision_of(&parts[..1]));
+
+        let digest = TarballDigest::of(b"one");
+        let of_service =
+            Part { service: Some("shop-chart".parse().unwrap()), digest: Some(digest), ..parts[1].clone() };
+        let json = format!(
+            r#"[{{"to":"values","repository":"shop","revision_id":"sha1:bb","service":"shop-chart","digest":"{digest}"}}]"#
+        );
+        assert_eq!(revision_of(&[of_service]).as_str(), format!("parts:{}", Sha256::of(json.as_bytes())));
     }
 }

@@ -201,6 +201,8 @@ async fn revisions_of_parts_are_found_in_the_versions_of_other_repositories() {
     let store = TestStore::new();
     let (publisher, composed) = (store.open().await, service("composed"));
     let part = |to: &str, repository: &str, number| Part {
+        service: None,
+        digest: None,
         to: to.to_owned(),
         repository: repository.parse().unwrap(),
         revision_id: revision(number),

@@ -32,8 +32,8 @@ use self::state::{Needed, State};
 use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
 use super::oci::Tokens;
 use super::{
-    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy,
-    ServiceFailure, SourceContext,
+    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure,
+    SourceContext,
 };
 use crate::{Age, Candidate, Service};
 
@@ -256,13 +256,10 @@ impl ArtifactSource {
 
     /// Converts a tarball error. Only those of the disk may pass by themselves.
     pub(super) fn failure(&self, revision: &RevisionId, step: &'static str, error: &TarballError) -> ServiceFailure {
-        use TarballError::{Empty, FolderMissing, Interrupted, NotAFolder, Spool, Write};
-        if matches!(error, Spool { .. }) {
-            return self.damaged(revision, error);
+        match error {
+            TarballError::Spool { .. } => self.damaged(revision, error),
+            _ => ServiceFailure::of_tarball(step, error),
         }
-        let step = if matches!(error, Empty | FolderMissing(_) | NotAFolder(..)) { "select" } else { step };
-        let retry = if matches!(error, Write(_) | Interrupted) { RetryPolicy::NextPoll } else { RetryPolicy::Never };
-        ServiceFailure { retry, ..ServiceFailure::transient(step, error.to_string()) }
     }
 
     /// The unpacked archive cannot be read: the next poll fetches it again.

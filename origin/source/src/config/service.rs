@@ -51,6 +51,9 @@ pub struct ServiceConfig {
     /// The sources of a composed service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartConfig>,
+    /// The repository that publishes it, if its first part is a service: see [`ServiceConfig::with_home`].
+    #[serde(skip)]
+    pub home: Option<RepositoryName>,
 }
 
 /// A key that earlier versions do not know is only written if it is set.
@@ -73,20 +76,34 @@ impl ServiceConfig {
             gzip: false,
             lfs: false,
             parts: Vec::new(),
+            home: None,
         }
     }
 
-    /// The repositories of its sources. A valid document has one at least.
-    pub fn repositories(&self) -> impl Iterator<Item = &RepositoryName> {
-        self.repository.iter().chain(self.parts.iter().map(|part| &part.repository))
+    /// The same, of the repository of the service that is its first part, if it begins with one.
+    #[must_use]
+    pub fn with_home(self, of: impl FnOnce(&ServiceName) -> Option<RepositoryName>) -> Self {
+        let home = self.parts.first().and_then(|part| of(part.service.as_ref()?));
+        Self { home, ..self }
     }
 
-    /// The repository whose worker publishes it: that of its first source.
+    /// The repositories of its sources.
+    pub fn repositories(&self) -> impl Iterator<Item = &RepositoryName> {
+        self.repository.iter().chain(self.parts.iter().filter_map(|part| part.repository.as_ref()))
+    }
+
+    /// The services that are its parts.
+    pub fn part_services(&self) -> impl Iterator<Item = &ServiceName> {
+        self.parts.iter().filter_map(|part| part.service.as_ref())
+    }
+
+    /// The repository whose worker publishes it: that of its first source, or of the service that is its first part.
     ///
     /// # Panics
-    /// The document is invalid: it names none.
+    /// The document is invalid: it names none, or its first part is a service whose repository was not looked up.
     pub fn home(&self) -> &RepositoryName {
-        self.repositories().next().expect("a valid document names a repository")
+        let first = || self.repositories().next();
+        self.home.as_ref().or_else(first).expect("a valid document names a repository")
     }
 
     /// All validation errors.
@@ -122,7 +139,12 @@ impl ServiceConfig {
                 .map_err(|(field, reason)| ValidationError::new(field, reason));
         }
         let of_part = |part: &PartConfig| {
-            parse(&part.repository, &part.followed_ref, part.chart.as_ref()).map_err(|(field, reason)| {
+            let followed = match (&part.repository, &part.service) {
+                (Some(repository), _) => parse(repository, &part.followed_ref, part.chart.as_ref()),
+                (None, Some(service)) => Ok(Followed::service(service)),
+                (None, None) => Err(("repository", "it is missing".to_owned())),
+            };
+            followed.map_err(|(field, reason)| {
                 ValidationError::new("parts", format!("part `{}`: `{field}`: {reason}", part.to))
             })
         };
@@ -158,6 +180,10 @@ impl ServiceConfig {
             of_one.map(|(key, _)| error(key, "with `parts` each part has its own: remove it")).collect();
         if self.lfs {
             errors.push(error("lfs", "LFS files of parts cannot be published: remove it, or `parts`"));
+        }
+        errors.extend(self.parts.iter().filter_map(|part| Some(error("parts", &part.error()?))));
+        if self.part_services().any(|part| *part == self.name) {
+            errors.push(error("parts", &format!("`{}` cannot be a part of itself", self.name)));
         }
         if self.parts.len() > MAX_PARTS {
             errors.push(error("parts", &format!("there are {}, more than the limit of {MAX_PARTS}", self.parts.len())));
@@ -196,13 +222,14 @@ impl ServiceConfig {
 
     /// Why it cannot be published in a cluster: an origin has the sources of the repositories that it owns.
     pub fn error_in_cluster(&self) -> Option<ValidationError> {
-        let mut names: Vec<String> = self.parts.iter().map(|part| format!("`{}`", part.repository)).collect();
+        let of_parts = self.repositories().chain(&self.home).filter(|_| !self.parts.is_empty());
+        let mut names: Vec<String> = of_parts.map(|name| format!("`{name}`")).collect();
         names.sort();
         names.dedup();
         let detail = || {
             format!(
-                "the repositories {} may have different owners in a cluster: compose the service of one repository, or at an \
-                 origin without `[cluster]`",
+                "the repositories {} may have different owners in a cluster: define a service for each of the others, and name \
+                 it as a part, such as `{{ service = \"shop-chart\", to = \"chart\" }}`",
                 names.join(", ")
             )
         };
