@@ -1,33 +1,61 @@
 //! Tells the workers of composed services when a service that is a part of them has another version: one that this origin has
 //! published, or one that it has read of another member.
+//!
+//! In a cluster the owner of a part tells the owners of what is composed of it, which read its record again then. They also do
+//! so every [`READ_AGAIN_AFTER`], because a message may be lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::select_all;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use weir_protocol::descriptor::Descriptor;
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_publish::Publisher;
 use weir_runtime::shutdown::Drain;
 
 use crate::catalog::{Catalog, Snapshot};
+use crate::cluster::{Cluster, Owner, owner};
+use crate::member_client::MemberClient;
 use crate::reconcile::PartSources;
 
 /// The versions of the services that are parts.
 type Versions = BTreeMap<ServiceName, watch::Receiver<Option<Arc<Descriptor>>>>;
 
-/// Starts to follow the services that are parts, until the drain.
-pub(crate) fn start(catalog: Arc<Catalog>, parts: Arc<PartSources>, drain: &Drain) {
+/// How often the records of parts that others own are read again.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// What the owner of a part tells others by.
+#[derive(Clone)]
+pub(crate) struct Members {
+    pub(crate) cluster: Cluster,
+    pub(crate) client: Arc<MemberClient>,
+    pub(crate) publisher: Arc<Publisher>,
+}
+
+/// Starts to follow the services that are parts, until the drain. `members`: of a cluster.
+pub(crate) fn start(catalog: Arc<Catalog>, parts: Arc<PartSources>, members: Option<Members>, drain: &Drain) {
+    if let Some(members) = members.clone() {
+        let (begun, catalog, parts) = (drain.clone(), catalog.clone(), parts.clone());
+        drain.spawn(async move {
+            tokio::select! {
+                () = begun.begun() => {}
+                () = members.read_again(&catalog, &parts) => {}
+            }
+        });
+    }
     let begun = drain.clone();
     drain.spawn(async move {
         tokio::select! {
             () = begun.begun() => {}
-            () = follow(&catalog, &parts) => {}
+            () = follow(&catalog, &parts, members.as_ref(), &begun) => {}
         }
     });
 }
 
-async fn follow(catalog: &Catalog, parts: &PartSources) {
+async fn follow(catalog: &Catalog, parts: &PartSources, members: Option<&Members>, drain: &Drain) {
     let (mut snapshots, mut versions) = (catalog.follow(), Versions::new());
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
@@ -37,7 +65,57 @@ async fn follow(catalog: &Catalog, parts: &PartSources) {
         tokio::select! {
             // The sender ends with the catalog.
             changed = snapshots.changed() => if changed.is_err() { return },
-            changed = next(&mut versions) => drop(parts.resolve_composed(&changed)),
+            changed = next(&mut versions) => {
+                let elsewhere = parts.resolve_composed(&changed);
+                let of = snapshot.services.get(&changed).map(|service| &service.repository);
+                if let (Some(members), Some(of)) = (members, of.filter(|of| snapshot.owns(of))) {
+                    members.tell(of, &elsewhere, drain);
+                }
+            }
+        }
+    }
+}
+
+impl Members {
+    /// Has the owners of these repositories read the one of a part again.
+    fn tell(&self, of: &RepositoryName, homes: &[RepositoryName], drain: &Drain) {
+        let view = self.cluster.view();
+        let owners = homes.iter().filter_map(|home| {
+            match owner(&view, home, self.publisher.repositories.claim(home).as_ref()) {
+                Owner::Other(member) => Some(member.url),
+                // The next owner reads the record before it uses it.
+                Owner::Me | Owner::Nobody => None,
+            }
+        });
+        for url in owners.collect::<BTreeSet<_>>() {
+            let (client, of) = (self.client.clone(), of.clone());
+            drain.spawn(async move {
+                if let Err(error) = client.changed(&url, &of).await {
+                    let after = READ_AGAIN_AFTER.as_secs();
+                    tracing::warn!(member = url, repository = %of, %error, after, "a member was not told of a new part: it reads it later");
+                }
+            });
+        }
+    }
+
+    /// Reads what others own of the parts of what this origin publishes, again and again.
+    async fn read_again(&self, catalog: &Catalog, parts: &PartSources) {
+        loop {
+            sleep(READ_AGAIN_AFTER).await;
+            let snapshot = catalog.snapshot();
+            let mut elsewhere = BTreeSet::new();
+            for part in parts.part_services_of(|home| snapshot.owns(home)) {
+                match snapshot.definitions.home_of(&part) {
+                    Some(of) => drop((!snapshot.owns(&of)).then(|| elsewhere.insert(of))),
+                    // Its owner may have retired it only after the definition was gone.
+                    None => drop(parts.resolve_composed(&part)),
+                }
+            }
+            for repository in elsewhere {
+                if let Err(error) = self.publisher.ownership.refresh(&repository, READ_AGAIN_AFTER / 2).await {
+                    tracing::warn!(%repository, %error, "the record of a part cannot be read: its last version stays");
+                }
+            }
         }
     }
 }

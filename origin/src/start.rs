@@ -33,7 +33,7 @@ use crate::cluster::{
     self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, digests, ensure_proved,
 };
 use crate::config::Config;
-use crate::edge_api::{EdgeApi, Events, InCluster};
+use crate::edge_api::{EdgeApi, Events, InCluster, PartStatements};
 use crate::event_log::EventLog;
 use crate::fleet::{FleetMetrics, FleetStore};
 use crate::lost_definitions::LostDefinitions;
@@ -116,7 +116,12 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     };
     let before = generations(&started);
     let (catalog, editor) = follow_definitions(&config, stored, started, context.clone(), drain).await;
-    part_news::start(catalog.clone(), context.part_sources.clone(), drain);
+    let members = joining.as_ref().zip(of_members.as_ref()).map(|((cluster, _), (client, _))| part_news::Members {
+        cluster: cluster.clone(),
+        client: client.clone(),
+        publisher: publisher.clone(),
+    });
+    part_news::start(catalog.clone(), context.part_sources.clone(), members, drain);
     maintain(&config, &publisher, &metrics, drain);
     let lost_definitions = LostDefinitions::new(&publisher, config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
@@ -371,11 +376,12 @@ async fn join_in(
     drain: &Drain,
 ) -> (EdgeApi, OperatorApi) {
     let (publisher, client, names) = (parts.publisher.clone(), parts.members.clone(), parts.names.clone());
+    let statements = PartStatements::new(client.clone());
     let replicas = Replicas::new(cluster.clone(), publisher.clone(), parts.editor.clone());
     let members = Members { cluster: cluster.clone(), client, replicas: replicas.clone(), names };
     let operators = operators.in_cluster(members);
     let members = MemberApi::new(cluster.clone(), replicas.clone(), publisher.identity.cluster(), operators.clone());
-    let api = api.in_cluster(InCluster { cluster: cluster.clone(), members, replicas });
+    let api = api.in_cluster(InCluster { cluster: cluster.clone(), members, replicas, statements });
     membership.start(parts, drain);
     cluster.send(Event::Defined(catalog.snapshot().definitions.repositories.keys().cloned().collect())).await;
     (api, operators)

@@ -29,6 +29,11 @@ impl Signer {
         (!self.keys.is_empty()).then(|| statement.sign(&self.keys))
     }
 
+    /// The statement of another member, which has the same keys. `None`: none of them signed it.
+    pub fn read_freshness(&self, envelope: &Envelope) -> Option<Freshness> {
+        self.keys.iter().find_map(|key| Freshness::signed_by(envelope, key.public()))
+    }
+
     /// The sorted public keys, one a line.
     pub fn public_keys(&self) -> String {
         let mut lines: Vec<String> = self.keys.iter().map(|key| key_line(key.public()) + "\n").collect();

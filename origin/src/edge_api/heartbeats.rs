@@ -1,5 +1,6 @@
 //! `POST /v1/heartbeats`: signed freshness statements, of the services that this origin owns and may vouch for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,9 +14,10 @@ use weir_protocol::problem::Problem;
 use weir_runtime::serve::{Body, RequestBody};
 use weir_source::Service;
 
-use super::EdgeApi;
 use super::problems;
+use super::{EdgeApi, InCluster};
 use crate::catalog::Snapshot;
+use crate::cluster::{Owner, owner};
 use crate::reconcile::{Health, RepositoryState};
 
 impl EdgeApi {
@@ -26,7 +28,9 @@ impl EdgeApi {
         }
         let body = request.into_body().read(MAX_REQUEST_BYTES).await?;
         let request = HeartbeatRequest::parse(&body).map_err(|error| Problem::malformed(error.to_string()))?;
-        let (snapshot, now) = (self.catalog.snapshot(), SystemTime::now());
+        let snapshot = self.catalog.snapshot();
+        self.ask_owners_of_parts(&snapshot, &request.services).await;
+        let now = SystemTime::now();
         let statements: Vec<_> =
             request.services.into_iter().filter_map(|service| self.statement(&snapshot, service, now)).collect();
         let signer = self.signer.clone();
@@ -55,19 +59,44 @@ impl EdgeApi {
             return None;
         }
         // Of a composed service the upstream of a part that is unreachable for the longest time.
-        let mut unreachable = unreachable_since(snapshot, service)?;
-        for part in service.part_services() {
-            let part = snapshot.services.get(part).filter(|part| self.is_owner(snapshot, &part.repository))?;
-            unreachable = unreachable.into_iter().chain(unreachable_since(snapshot, part)?).min();
+        let (mut unreachable, mut time) = (unreachable_since(snapshot, service)?, now);
+        for name in service.part_services() {
+            let part = snapshot.services.get(name)?;
+            let of_part = if self.is_owner(snapshot, &part.repository) {
+                unreachable_since(snapshot, part)?
+            } else {
+                // What its owner said is true as of then.
+                let stated = self.cluster.as_ref()?.statements.get(name, now)?;
+                time = time.min(stated.time);
+                stated.upstream_unreachable_since
+            };
+            unreachable = unreachable.into_iter().chain(of_part).min();
         }
         Some(Freshness {
             service: name,
             selector: Selector,
             generation: current.publication().generation,
             digest: current.publication().digest,
-            time: now,
+            time,
             upstream_unreachable_since: unreachable,
         })
+    }
+
+    /// Has the owners of parts state what is true of these, for the composed services that this origin owns.
+    async fn ask_owners_of_parts(&self, snapshot: &Snapshot, services: &BTreeSet<ServiceName>) {
+        let Some(InCluster { cluster, statements, .. }) = &self.cluster else { return };
+        let view = cluster.view();
+        let composed = services.iter().filter_map(|name| snapshot.services.get(name));
+        let composed = composed.filter(|service| self.is_owner(snapshot, &service.repository));
+        let mut of_owners = BTreeMap::<String, BTreeSet<ServiceName>>::new();
+        for part in composed.flat_map(|service| service.part_services()) {
+            let Some(repository) = snapshot.services.get(part).map(|part| &part.repository) else { continue };
+            let claim = self.publisher.repositories.claim(repository);
+            if let Owner::Other(member) = owner(&view, repository, claim.as_ref()) {
+                of_owners.entry(member.url).or_default().insert(part.clone());
+            }
+        }
+        statements.ask(of_owners, &self.signer).await;
     }
 
     fn may_vouch(&self) -> bool {

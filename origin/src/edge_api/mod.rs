@@ -7,6 +7,7 @@ mod events;
 mod heartbeats;
 mod object;
 mod observed;
+mod part_statements;
 mod problems;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::member_client;
 use crate::metrics::Metrics;
 use crate::observed::Observed;
 pub(crate) use events::Events;
+pub(crate) use part_statements::PartStatements;
 
 /// The most concurrent searches for the version that references a missing object.
 const REFERENCE_LOOKUPS: usize = 2;
@@ -59,6 +61,7 @@ pub(crate) struct InCluster {
     pub(crate) cluster: Cluster,
     pub(crate) members: MemberApi,
     pub(crate) replicas: Replicas,
+    pub(crate) statements: PartStatements,
 }
 
 impl EdgeApi {

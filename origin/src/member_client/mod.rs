@@ -8,6 +8,7 @@ mod forwarded;
 mod metrics;
 mod route;
 
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use weir_model::ServerClocks;
+use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
 use weir_protocol::name::{ClusterId, RepositoryName};
 use weir_runtime::http_client::{Http2Client, http2_client, read_body, root_cause};
 use weir_runtime::serve::Body;
@@ -42,6 +44,9 @@ const MAX_FORWARDED: usize = 64;
 
 /// The most webhooks that are passed on at a time. Anyone can send one, so they take no place of an operator.
 const MAX_FORWARDED_WEBHOOKS: usize = 64;
+
+/// Where edges and members ask for freshness statements.
+const HEARTBEATS: &str = "/v1/heartbeats";
 
 /// The longest answer to a message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 4 << 10;
@@ -119,6 +124,25 @@ impl MemberClient {
         self.message("changed", url, &Route::Changed(repository.clone())).await.map(drop)
     }
 
+    /// What the member at `url` states of services that it owns.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) async fn statements(
+        &self,
+        url: &str,
+        request: &HeartbeatRequest,
+    ) -> Result<HeartbeatAnswer, MemberError> {
+        let request = member_request(Method::POST, url, HEARTBEATS, Body::from(request.to_json()))?;
+        let answer = self.send("heartbeats", request, MESSAGE_TIMEOUT).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(MemberError::BadAnswer(format!("status {}", answer.status())));
+        }
+        let body = read_body(answer.into_body(), MAX_ANSWER_BYTES, MESSAGE_TIMEOUT).await;
+        let body = body.map_err(|error| MemberError::Unreachable(error.to_string()))?;
+        HeartbeatAnswer::parse(&body).map_err(|error| MemberError::BadAnswer(error.to_string()))
+    }
+
     /// Passes a request on to the member at `url`, and returns its answer as it is. `caller`: the operator, and what shows
     /// the member that this origin may speak for it; `None` for a webhook.
     ///
@@ -140,7 +164,7 @@ impl MemberClient {
         })?;
         let (head, body) = request.into_parts();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut forwarded = member_request(head.method, url, &Route::Forwarded(path), body)?;
+        let mut forwarded = member_request(head.method, url, Route::Forwarded(path), body)?;
         *forwarded.headers_mut() = forwarded::headers(head.headers);
         if let Some((caller, secret)) = caller {
             let caller = HeaderValue::from_str(caller).expect("the name of an operator is visible ASCII");
@@ -203,8 +227,13 @@ fn connector(tls: &TlsConfig) -> Result<Http2Client<Body>, TlsError> {
 }
 
 /// `url` has no path, but may end with a slash.
-fn member_request(method: Method, url: &str, route: &Route<'_>, body: Body) -> Result<Request<Body>, MemberError> {
-    let uri = format!("{}{route}", url.trim_end_matches('/'));
+fn member_request(
+    method: Method,
+    url: &str,
+    path: impl fmt::Display,
+    body: Body,
+) -> Result<Request<Body>, MemberError> {
+    let uri = format!("{}{path}", url.trim_end_matches('/'));
     let request = Request::builder().method(method).uri(uri).body(body);
     request.map_err(|error| MemberError::Unreachable(format!("the URL {url} that it advertises is wrong: {error}")))
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::part;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_runtime::admin;
@@ -39,7 +40,15 @@ pub(super) async fn history(versions: &Versions, name: &ServiceName, head: &Part
     }
     let page = versions.history(name, before, limit).await?;
     let next = page.next_before.map(|generation| generation.to_string());
-    Ok(now(&json!({ "publications": page.publications, "next_page": next })))
+    let mut publications = json!(page.publications);
+    // Of the last one of a page the one before it is not known here.
+    for (at, pair) in page.publications.windows(2).enumerate() {
+        let changed = part::changed(&pair[1].entry.parts, &pair[0].entry.parts);
+        if !changed.is_empty() {
+            publications[at]["changed_parts"] = json!(changed);
+        }
+    }
+    Ok(now(&json!({ "publications": publications, "next_page": next })))
 }
 
 /// `GET …/diff?from=…&to=…`.

@@ -108,6 +108,12 @@ impl PartSources {
         elsewhere
     }
 
+    /// The services that are parts of what is published by one of these repositories.
+    pub(crate) fn part_services_of(&self, is_it: impl Fn(&RepositoryName) -> bool) -> Vec<ServiceName> {
+        let composed = self.composed();
+        composed.iter().filter(|(_, of)| of.values().any(&is_it)).map(|(part, _)| part.clone()).collect()
+    }
+
     fn composed(&self) -> MutexGuard<'_, Composed> {
         self.composed.lock().unwrap_or_else(PoisonError::into_inner)
     }

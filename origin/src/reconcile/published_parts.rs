@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use weir_protocol::descriptor::Descriptor;
@@ -13,6 +14,9 @@ use weir_tarball::Limits;
 use weir_upstream::free_disk;
 
 use crate::tar_reader::TarReader;
+
+/// The greatest age of another owner's record that is used.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// What services have published.
 pub(super) struct PublishedParts {
@@ -33,6 +37,13 @@ impl PublishedParts {
     pub(super) fn current(&self, service: &ServiceName) -> Result<Arc<Descriptor>, ServiceFailure> {
         let failed = |reason| ServiceFailure::transient("resolve", reason);
         let repositories = &self.publisher.repositories;
+        // Of another owner it is read again, because an older copy would take the composed service back.
+        let of_others = |repository: &RepositoryName| repositories.fence(repository).is_none();
+        let all = if repositories.is_in_cluster() { repositories.repositories_of(service) } else { Vec::new() };
+        for repository in all.into_iter().filter(of_others) {
+            let read = self.runtime.block_on(self.publisher.ownership.refresh(&repository, MAX_AGE));
+            read.map_err(|error| failed(format!("the record of repository `{repository}`: {error}")))?;
+        }
         let (repository, current) =
             repositories.current(service).ok_or_else(|| failed("it has no published version yet".to_owned()))?;
         match repositories.suspension(&repository) {

@@ -48,6 +48,7 @@ mod operator;
 mod operator_changes;
 mod operators;
 mod part_services;
+mod parts_of_other_origins;
 mod prelude;
 mod publishing;
 mod rebuilds;

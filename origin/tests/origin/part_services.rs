@@ -169,11 +169,13 @@ async fn operators_compose_services_of_services() {
     let reason = failure(&node, "shop-prod").await;
     assert_eq!(reason, "[resolve] part `values` (service `values`): it has no published version yet");
     assert_eq!(node.descriptor().await.bytes(), first.bytes(), "the last publication stays");
-    // Defined again, as another one.
+    // Defined again, as another one. The history says which part that was.
     let put = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });
     assert_eq!(operator.put("/v1/services/values", put).await.status, 201);
     let again = node.published(|now| now.publication().digest != first.publication().digest).await;
     assert_eq!(names(&node.tarball(&again).await), ["chart/", "chart/app.yaml", "values/", "values/app.yaml"]);
+    let history = operator.get("/v1/services/shop-prod/history").await.body;
+    assert_eq!(history["publications"][0]["changed_parts"], json!(["values"]), "{history}");
     node.stop().await;
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use weir_origin::config::{ClusterConfig, EngineName, EtcdConfig, StoreConfig};
 use weir_protocol::descriptor::Generation;
@@ -12,7 +13,7 @@ use weir_protocol::name::ServiceName;
 use crate::prelude::*;
 use weir_store::testing::TestServer;
 
-const REPOSITORIES: usize = 5;
+pub(crate) const REPOSITORIES: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_repository_has_one_owner_on_a_bucket() {
@@ -106,30 +107,7 @@ async fn a_service_moves_with_the_configuration_files() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_repository_has_one_owner_on_etcd() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = address(2, 0);
-    let (client, peer) = (format!("http://{host}:2379"), format!("http://{host}:2380"));
-    let mut command = Command::new("etcd");
-    command.args(["--name", "one", "--initial-cluster", &format!("one={peer}")]);
-    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-    command.arg("--data-dir").arg(dir.path().join("etcd"));
-    let Some(mut server) = TestServer::spawn(command, "Debian's package etcd-server brings it") else { return };
-    server.wait_for("ready to serve client requests");
-    let objects = dir.path().join("objects");
-    fs::create_dir(&objects).unwrap();
-    let hub = Hub::new(2, |_| {
-        let store = StoreConfig { url: Some(format!("file://{}", objects.display())), ..StoreConfig::default() };
-        let etcd = EtcdConfig {
-            endpoints: vec![client],
-            allow_http: true,
-            ca: None,
-            certificate: None,
-            key: None,
-            prefix: "weir/".to_owned(),
-        };
-        (store, EngineName::Etcd, Some(etcd))
-    });
+    let Some((hub, _server, _dir)) = Hub::on_etcd(2) else { return };
     Box::pin(hub.lives()).await;
 }
 
@@ -140,9 +118,9 @@ pub(crate) fn address(test: u8, host: u8) -> String {
 }
 
 /// Several origins of one upstream.
-struct Hub {
-    home: Home,
-    upstream: Upstream,
+pub(crate) struct Hub {
+    pub(crate) home: Home,
+    pub(crate) upstream: Upstream,
     test: u8,
     store: StoreConfig,
     engine: EngineName,
@@ -153,6 +131,35 @@ struct Hub {
 type Seen = BTreeMap<(usize, ServiceName), Generation>;
 
 impl Hub {
+    /// With records in etcd and objects in a folder, which end with what is returned beside it.
+    pub(crate) fn on_etcd(test: u8) -> Option<(Self, TestServer, TempDir)> {
+        let dir = tempfile::tempdir().unwrap();
+        let host = address(test, 0);
+        let (client, peer) = (format!("http://{host}:2379"), format!("http://{host}:2380"));
+        let mut command = Command::new("etcd");
+        command.args(["--name", "one", "--initial-cluster", &format!("one={peer}")]);
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.arg("--data-dir").arg(dir.path().join("etcd"));
+        let mut server = TestServer::spawn(command, "Debian's package etcd-server brings it")?;
+        server.wait_for("ready to serve client requests");
+        let objects = dir.path().join("objects");
+        fs::create_dir(&objects).unwrap();
+        let hub = Self::new(test, |_| {
+            let store = StoreConfig { url: Some(format!("file://{}", objects.display())), ..StoreConfig::default() };
+            let etcd = EtcdConfig {
+                endpoints: vec![client],
+                allow_http: true,
+                ca: None,
+                certificate: None,
+                key: None,
+                prefix: "weir/".to_owned(),
+            };
+            (store, EngineName::Etcd, Some(etcd))
+        });
+        Some((hub, server, dir))
+    }
+
     fn new(test: u8, engine: impl FnOnce(&Home) -> (StoreConfig, EngineName, Option<EtcdConfig>)) -> Self {
         let hosts: Vec<String> = (1..=3).map(|host| address(test, host)).collect();
         let home = Home::of_hosts(&hosts);
@@ -161,7 +168,7 @@ impl Hub {
     }
 
     /// Of a bucket of this server.
-    async fn on_bucket(test: u8, server: &TestServer) -> Self {
+    pub(crate) async fn on_bucket(test: u8, server: &TestServer) -> Self {
         server.create_bucket("weir-hub").await;
         Self::new(test, |home| {
             ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
@@ -182,7 +189,7 @@ impl Hub {
     }
 
     /// The origin with a number from 1.
-    fn config(&self, index: usize) -> Config {
+    pub(crate) fn config(&self, index: usize) -> Config {
         let mut config = self.home.config(&self.upstream.url());
         config.name = format!("origin-{index}").parse().unwrap();
         config.data_dir = self.home.file(&format!("data-{index}"));
@@ -341,14 +348,14 @@ fn of(descriptor: &Descriptor) -> (ServiceName, Generation) {
 }
 
 /// What an origin owns, with the fences.
-async fn owned(node: &Node) -> BTreeMap<String, u64> {
+pub(crate) async fn owned(node: &Node) -> BTreeMap<String, u64> {
     let status = node.status().await;
     let owned = status["cluster"]["owned"].as_array().unwrap().iter();
     owned.map(|owned| (owned["repository"].as_str().unwrap().to_owned(), owned["fence"].as_u64().unwrap())).collect()
 }
 
 /// Waits until each repository has an owner. It never has two.
-async fn have_one_owner_each(nodes: &BTreeMap<usize, Node>) {
+pub(crate) async fn have_one_owner_each(nodes: &BTreeMap<usize, Node>) {
     until(async || {
         let mut all: BTreeMap<String, u64> = BTreeMap::new();
         for node in nodes.values() {

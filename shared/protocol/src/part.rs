@@ -31,6 +31,16 @@ impl Part {
     }
 }
 
+/// The folders of the parts that differ between two publications.
+pub fn changed(before: &[Part], now: &[Part]) -> Vec<String> {
+    let differs = |parts: &[Part], part: &&Part| !parts.contains(part);
+    let all = now.iter().filter(|part| differs(before, part)).chain(before.iter().filter(|part| differs(now, part)));
+    let mut folders: Vec<String> = all.map(|part| part.to.clone()).collect();
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
 /// The revision id of a composed publication: `parts:<SHA-256 of the JSON of its parts>`.
 pub fn revision_of(parts: &[Part]) -> RevisionId {
     let json = serde_json::to_vec(parts).expect("parts are plain data");
@@ -60,5 +70,17 @@ mod tests {
             r#"[{{"to":"values","repository":"shop","revision_id":"sha1:bb","service":"shop-chart","digest":"{digest}"}}]"#
         );
         assert_eq!(revision_of(&[of_service]).as_str(), format!("parts:{}", Sha256::of(json.as_bytes())));
+    }
+
+    #[test]
+    fn a_part_has_changed_with_its_revision_its_digest_or_its_folder() {
+        let part = |to: &str, number: u8| {
+            Part::of_repository(to.to_owned(), "shop".parse().unwrap(), format!("sha1:{number:02}").parse().unwrap())
+        };
+        let of_service = |number: u8| Part { digest: Some(TarballDigest::of(&[number])), ..part("c", 1) };
+        let before = [part("a", 1), part("b", 1), of_service(1)];
+        assert_eq!(changed(&before, &before), [""; 0]);
+        assert_eq!(changed(&before, &[part("a", 2), part("b", 1), of_service(2)]), ["a", "c"]);
+        assert_eq!(changed(&before, &[part("a", 1), part("d", 1), of_service(1)]), ["b", "d"]);
     }
 }

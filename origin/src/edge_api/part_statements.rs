@@ -1,0 +1,99 @@
+//! What other members state of the services that are parts of what this origin publishes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::future::join_all;
+use tokio::time::timeout;
+use weir_protocol::freshness::{Freshness, HeartbeatRequest, MAX_SERVICES};
+use weir_protocol::name::ServiceName;
+use weir_publish::Signer;
+
+use crate::member_client::MemberClient;
+
+/// How long a statement counts.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// When a member is asked again, whether it has answered or not.
+const ASK_AFTER: Duration = Duration::from_secs(10);
+
+/// How long edges wait for it. An answer that is later counts from then on.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The statements of other members. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct PartStatements {
+    client: Arc<MemberClient>,
+    known: Arc<Mutex<HashMap<ServiceName, Known>>>,
+}
+
+struct Known {
+    asked: Instant,
+    statement: Option<Freshness>,
+    /// It was logged that there is none.
+    is_missing: bool,
+}
+
+impl PartStatements {
+    pub(crate) fn new(client: Arc<MemberClient>) -> Self {
+        Self { client, known: Arc::default() }
+    }
+
+    /// A statement that counts.
+    pub(super) fn get(&self, part: &ServiceName, now: SystemTime) -> Option<Freshness> {
+        self.known().get(part)?.statement.clone().filter(|stated| counts(stated, now))
+    }
+
+    /// Asks members, by their URLs, for statements of parts. Members have the same keys.
+    pub(super) async fn ask(&self, of_owners: BTreeMap<String, BTreeSet<ServiceName>>, signer: &Arc<Signer>) {
+        let now = Instant::now();
+        let asked = of_owners.into_iter().filter_map(|(url, parts)| {
+            let mut known = self.known();
+            let is_due = |part: &ServiceName| known.get(part).is_none_or(|known| now >= known.asked + ASK_AFTER);
+            let services: BTreeSet<_> = parts.into_iter().filter(is_due).take(MAX_SERVICES).collect();
+            for part in &services {
+                let none = Known { asked: now, statement: None, is_missing: false };
+                known.entry(part.clone()).or_insert(none).asked = now;
+            }
+            let (statements, signer) = (self.clone(), signer.clone());
+            // A task, so that an answer after the patience counts too.
+            (!services.is_empty())
+                .then(|| tokio::spawn(async move { statements.ask_one(&url, services, &signer).await }))
+        });
+        let asked: Vec<_> = asked.collect();
+        // What is not known when this ends is not stated.
+        let _ = timeout(PATIENCE, join_all(asked)).await;
+        self.known().retain(|_, known| now < known.asked + 2 * MAX_AGE);
+    }
+
+    async fn ask_one(&self, url: &str, services: BTreeSet<ServiceName>, signer: &Signer) {
+        let request = HeartbeatRequest { services };
+        let answer = self.client.statements(url, &request).await;
+        let why = answer.as_ref().err().map_or("it states none", |error| error.into_str());
+        let stated = answer.map(|answer| answer.services).unwrap_or_default();
+        let mut known = self.known();
+        for statement in stated.iter().filter_map(|each| signer.read_freshness(&each.envelope)) {
+            if let Some(known) = known.get_mut(&statement.service) {
+                known.statement = Some(statement);
+            }
+        }
+        for part in &request.services {
+            let Some(known) = known.get_mut(part) else { continue };
+            let is_missing = !known.statement.as_ref().is_some_and(|stated| counts(stated, SystemTime::now()));
+            if is_missing && !known.is_missing {
+                tracing::warn!(%part, owner = url, why, "the owner of a part does not state how fresh it is: what is composed of it gets no statement");
+            }
+            known.is_missing = is_missing;
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<ServiceName, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of a clock that is ahead counts as one of now.
+fn counts(statement: &Freshness, now: SystemTime) -> bool {
+    now.duration_since(statement.time).is_ok_and(|age| age < MAX_AGE) || statement.time > now
+}
