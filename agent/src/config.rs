@@ -197,7 +197,7 @@ pub struct Config {
     /// Patterns of services that the agent may follow, among those that are assigned or match a pattern. Empty: all.
     pub allow: Vec<NameGlob>,
     /// Longest delay between an event of an edge and the download. A hash of the agent's and the service's name decides the
-    /// delay. `0s`: no delay.
+    /// delay. `0s`: no delay. An edge shortens it if few agents follow the service (`agents.updates_per_second` there).
     #[serde(with = "duration")]
     pub spread: Duration,
     /// How long a followed service may be missing from the lists of the edge. Then the agent queries all edges, and stops

@@ -86,9 +86,11 @@ impl Task for Roster {
                 }
                 Message::Listed(list, done) => {
                     let is_current = self.is_selected(&list.selection);
+                    let own = self.composition.config.spread;
+                    let spread = list.spread.map_or(own, |spread| spread.min(own));
                     if is_current {
                         self.take(list);
-                        self.reconcile(self.composition.config.spread).await;
+                        self.reconcile(spread).await;
                         self.show_unassigned();
                         self.services.are_known.send_replace(true);
                         self.remove_old().await;
@@ -155,7 +157,7 @@ impl Roster {
         self.composition.edges.selection().as_ref() == Some(selection)
     }
 
-    fn take(&mut self, List { mut services, selection }: List) {
+    fn take(&mut self, List { mut services, selection, .. }: List) {
         let named: BTreeSet<_> = self.config.named().collect();
         services.retain(|service| !named.contains(service));
         let (taken, others): (BTreeSet<_>, _) = services.into_iter().partition(|service| selection.takes(service));

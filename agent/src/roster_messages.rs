@@ -1,6 +1,7 @@
 //! What others tell the roster: another configuration, and the lists of edges.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::{mpsc, oneshot};
@@ -30,6 +31,8 @@ pub(crate) struct List {
     pub(crate) services: BTreeSet<ServiceName>,
     /// What it was asked for.
     pub(crate) selection: Selection,
+    /// The first polls of services that begin are spread over this, at most over the agent's own `spread`.
+    pub(crate) spread: Option<Duration>,
 }
 
 /// Sends to the roster.

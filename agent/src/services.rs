@@ -37,6 +37,8 @@ pub(crate) enum Command {
 pub(crate) struct ReceivedRow {
     pub(crate) row: BatchRow,
     pub(crate) protocol: Protocol,
+    /// Over what a fetch that follows is spread, as the edge says; at most over the agent's own `spread`.
+    pub(crate) spread: Option<Duration>,
 }
 
 /// A service that is followed.

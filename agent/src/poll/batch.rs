@@ -35,6 +35,8 @@ pub(crate) struct Batch {
     pub(crate) schedule: BatchSchedule,
     /// A poll is due within this.
     pub(crate) wanted: mpsc::Receiver<Duration>,
+    /// The same of the next poll, for what follows from it. `None`: it is due by itself.
+    pub(crate) spread: Option<Duration>,
     /// Where the event stream begins; `None` while edges have no batch poll for this agent.
     pub(crate) cursor: watch::Sender<Option<Cursor>>,
     pub(crate) known: Option<LastAnswer>,
@@ -105,6 +107,7 @@ impl Task for Batch {
                 }
                 Some(spread) = self.wanted.recv() => {
                     self.schedule.wanted(Instant::now(), spread);
+                    self.spread = Some(self.spread.map_or(spread, |before| before.max(spread)));
                     continue;
                 }
                 () = tokio::time::sleep_until(self.schedule.next().into()), if selection.is_some() => {}
@@ -259,14 +262,14 @@ impl Batch {
         };
         self.schedule.answered(now, random);
         let Some(known) = &self.known else { return false };
-        let rows = known.rows.clone();
-        let list = List { services: names(&rows).collect(), selection: selection.clone() };
+        let (rows, spread) = (known.rows.clone(), self.spread.take());
+        let list = List { services: names(&rows).collect(), selection: selection.clone(), spread };
         let is_overdue = self.roster.listed(list).await;
         // Events are about services that are followed. A tag of another form is none that a stream can begin at.
         let tag = known.tag.as_ref().and_then(|tag| tag.to_str().ok()).unwrap_or_default();
         self.cursor.send_replace(tag.trim_matches('"').parse().ok().or_else(|| "none".parse().ok()));
         for row in rows.services() {
-            self.services.tell(ReceivedRow { row: row.clone(), protocol });
+            self.services.tell(ReceivedRow { row: row.clone(), protocol, spread });
         }
         is_overdue
     }

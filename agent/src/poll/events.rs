@@ -37,6 +37,8 @@ pub(crate) struct EventStream {
     pub(crate) timeout: Duration,
     /// Within this, a batch poll follows a change of what is followed, and the next stream one that ended.
     pub(crate) spread: Duration,
+    /// The same of the last stream, which the edge may have shortened.
+    pub(crate) last_spread: Duration,
     pub(crate) agent: NodeName,
     /// Asks for a batch poll.
     pub(crate) wanted: mpsc::Sender<Duration>,
@@ -90,7 +92,7 @@ impl Task for EventStream {
                 StreamEnd::OtherEdge | StreamEnd::Old | StreamEnd::OtherConnection => Duration::ZERO,
                 // An edge that ends drops all agents at once, and they come back in the order of their phases.
                 _ => {
-                    let turn = self.spread.mul_f64(phase(&[self.agent.as_str(), "events"]));
+                    let turn = self.last_spread.mul_f64(phase(&[self.agent.as_str(), "events"]));
                     back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64()).max(turn)
                 }
             };
@@ -188,9 +190,17 @@ impl EventStream {
                 let Some(event) = AgentEvent::parse(&line)? else { continue };
                 self.errors = 0;
                 self.metrics.event(event.kind.as_str());
+                let spread = event.spread.map_or(self.spread, |spread| spread.min(self.spread));
+                if !matches!(event.kind, AgentEventKind::Changed(_) | AgentEventKind::Upstream { .. }) {
+                    self.last_spread = spread;
+                }
                 match event.kind {
-                    AgentEventKind::Changed(row) => self.services.tell(ReceivedRow { row, protocol }),
-                    AgentEventKind::Unassigned(_) | AgentEventKind::Assigned(_) | AgentEventKind::Resync => self.want(),
+                    AgentEventKind::Changed(row) => {
+                        self.services.tell(ReceivedRow { row, protocol, spread: event.spread });
+                    }
+                    AgentEventKind::Unassigned(_) | AgentEventKind::Assigned(_) | AgentEventKind::Resync => {
+                        self.want(spread);
+                    }
                     AgentEventKind::Upstream { services, upstream } => {
                         let since = (!upstream.reachable).then_some(upstream.since);
                         self.services.tell_upstream(&services, since);
@@ -202,7 +212,7 @@ impl EventStream {
     }
 
     /// Asks for a batch poll; a full queue already has such requests. The same event reaches all agents of an edge at once.
-    fn want(&self) {
-        let _ = self.wanted.try_send(self.spread);
+    fn want(&self, spread: Duration) {
+        let _ = self.wanted.try_send(spread);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Follower {
     pub(crate) poller: Poller,
     pub(crate) directory: Arc<ServiceDirectory>,
     pub(crate) schedule: Schedule,
-    /// Within this, a poll follows the row of another release.
+    /// Within this, a poll follows the row of another release; sooner if the edge says so.
     pub(crate) spread: Duration,
     /// What the last row offered.
     pub(crate) row: Option<(TarballDigest, u64)>,
@@ -218,7 +218,8 @@ impl Follower {
 
     /// A row confirms the release, or is a reason to poll; `None` when it was interrupted.
     async fn take_row(&mut self, received: ReceivedRow) -> Option<()> {
-        let ReceivedRow { row, protocol } = received;
+        let ReceivedRow { row, protocol, spread } = received;
+        let spread = spread.map_or(self.spread, |spread| spread.min(self.spread));
         let state = self.directory.state();
         let release = state.release.as_ref();
         let credible = highest_credible(SystemTime::now());
@@ -274,7 +275,7 @@ impl Follower {
                     }
                 }
             }
-            (Meaning::Poll, _) => self.schedule.announced(Instant::now(), self.spread),
+            (Meaning::Poll, _) => self.schedule.announced(Instant::now(), spread),
             (Meaning::Confirmed | Meaning::Nothing, _) => {}
         }
         Some(())

@@ -60,6 +60,25 @@ async fn a_batch_poll_takes_the_place_of_single_ones() {
 }
 
 #[tokio::test]
+async fn an_edge_shortens_the_spread_and_never_prolongs_it() {
+    for (own, of_edge) in [(NEVER, Duration::ZERO), (Duration::ZERO, NEVER)] {
+        let (world, edge) = World::offering("one").await;
+        edge.answers.assign(&[]);
+        let mut config = world.config(&[edge.url()]);
+        config.spread = own;
+        let mut agent = Agent::with_release(config).await;
+        until_streams(&edge.answers, 1).await;
+        edge.answers.publish(&shop(), with_content("two"));
+        edge.answers.send_within(Some(of_edge), AgentEventKind::Changed(edge.answers.row(&shop())));
+        agent.until("it has switched", |status| status.switches == 2).await;
+        edge.answers.publish(&shop(), with_content("three"));
+        edge.answers.send_within(Some(of_edge), AgentEventKind::Resync);
+        agent.until("a batch poll found it", |status| status.switches == 3).await;
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn that_git_is_unreachable_is_seen_without_trust() {
     let (world, edge) = World::offering("one").await;
     edge.answers.assign(&[]);

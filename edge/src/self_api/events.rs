@@ -18,6 +18,7 @@ use weir_protocol::event::{self, RevisionSeen, Upstream};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody};
 
+use super::followers::Counted;
 use super::following::Wanted;
 use super::rows::{Following, Row, Rows};
 use super::{Inner, Parameters, SelfApi};
@@ -50,7 +51,7 @@ impl SelfApi {
             inner: inner.clone(),
             session: Arc::new(session),
             wanted,
-            following,
+            following: Counted::new(following, inner.followers.clone()),
             rows,
             upstreams: HashMap::new(),
             parts,
@@ -76,7 +77,7 @@ struct Writer {
     inner: Arc<Inner>,
     session: Arc<Session>,
     wanted: Wanted,
-    following: Arc<Following>,
+    following: Counted,
     /// What the agent has been told, or polls after `resync`.
     rows: Arc<Rows>,
     /// What the agent has been told of the upstreams.
@@ -163,12 +164,13 @@ impl Writer {
     async fn compare(&mut self) -> Result<(), End> {
         let (following, rows) = self.state()?;
         if Arc::ptr_eq(&rows, &self.rows) && following.services == self.following.services {
-            self.following = following;
+            self.following.replace(following);
             return Ok(());
         }
         let is_other_list = following.services != self.following.services;
         let events = differences((&self.following.services, &self.rows.states), (&following.services, &rows.states));
-        (self.following, self.rows) = (following, rows);
+        self.following.replace(following);
+        self.rows = rows;
         for event in events {
             self.send(event).await?;
         }
@@ -224,7 +226,8 @@ impl Writer {
     async fn send(&self, kind: AgentEventKind) -> Result<(), End> {
         self.inner.metrics.sent(kind.as_str());
         let cursor = self.rows.tag.parse().expect("hex digits are a cursor");
-        Ok(self.parts.send(AgentEvent { cursor, kind }.line()).await?)
+        let spread = self.inner.spread_of(&kind);
+        Ok(self.parts.send(AgentEvent { cursor, spread, kind }.line()).await?)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod batch;
 mod events;
+mod followers;
 mod following;
 mod message_rate;
 mod metrics;
@@ -19,6 +20,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Response};
 use moka::sync::Cache;
 use prometheus::Registry;
 use tokio::sync::Semaphore;
+use weir_protocol::agent_event::AgentEventKind;
 use weir_protocol::name::NodeName;
 use weir_protocol::query::{self, QueryError};
 use weir_protocol::route::Route;
@@ -26,6 +28,7 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::serve::{Body, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
 
+use self::followers::{Followers, spread};
 use self::following::Wanted;
 use self::message_rate::MessageRate;
 
@@ -76,6 +79,8 @@ struct Inner {
     message_rates: Cache<NodeName, Arc<MessageRate>>,
     streams: Arc<Semaphore>,
     max_streams: usize,
+    followers: Arc<Followers>,
+    updates_per_second: usize,
     observed: Observed,
     metrics: SelfMetrics,
     /// This run of the edge: each gets all rows of its agents.
@@ -112,6 +117,8 @@ impl SelfApi {
                 message_rates: Cache::new(MAX_COUNTED_AGENTS),
                 streams: Arc::new(Semaphore::new(max_streams)),
                 max_streams,
+                followers: Arc::default(),
+                updates_per_second: config.updates_per_second,
                 observed,
                 metrics: SelfMetrics::register(registry)?,
                 instance: HeaderValue::try_from(format!("{:016x}", fastrand::u64(..))).expect("hex digits"),
@@ -124,7 +131,7 @@ impl SelfApi {
     pub(crate) fn bounds(&self) -> [Bound; 2] {
         let inner = &*self.inner;
         inner.following.run_pending_tasks();
-        let streams = (inner.max_streams - inner.streams.available_permits()) as u64;
+        let streams = inner.open_streams() as u64;
         [
             ("agent_streams", streams, inner.max_streams as u64),
             ("agent_following_bytes", inner.following.weighted_size(), MAX_FOLLOWING_BYTES),
@@ -223,6 +230,20 @@ fn following_key(agent: &Agent, wanted: &Wanted) -> (Agent, Wanted) {
 }
 
 impl Inner {
+    fn open_streams(&self) -> usize {
+        self.max_streams - self.streams.available_permits()
+    }
+
+    /// Over what all agents that get an event now spread what follows from it.
+    fn spread_of(&self, kind: &AgentEventKind) -> Option<Duration> {
+        let agents = match kind {
+            AgentEventKind::Changed(row) => self.followers.of(&row.service),
+            AgentEventKind::Upstream { .. } => return None,
+            _ => self.open_streams(),
+        };
+        Some(spread(agents, self.updates_per_second))
+    }
+
     /// The services that an agent follows now.
     ///
     /// # Errors

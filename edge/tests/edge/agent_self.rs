@@ -16,7 +16,7 @@ use crate::site::Site;
 use crate::test_origin::{Tarball, TestOrigin};
 
 const SERVICES: &str = "/v1/agents/self/services";
-const EVENTS: &str = "/v1/agents/self/events";
+pub(crate) const EVENTS: &str = "/v1/agents/self/events";
 
 /// The list of an origin that assigns services to all agents.
 fn assigning(revision: u64, services: &[&str]) -> EventKind {
@@ -74,7 +74,7 @@ fn names(reply: &Reply) -> Vec<String> {
 }
 
 /// The next event that is no heartbeat.
-async fn next(stream: &mut Download) -> AgentEvent {
+pub(crate) async fn next(stream: &mut Download) -> AgentEvent {
     loop {
         let part = tokio::time::timeout(crate::site::PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
         let event = AgentEvent::parse(part.strip_suffix(b"\n").unwrap()).unwrap().unwrap();

@@ -5,6 +5,7 @@
 
 mod access;
 mod agent_self;
+mod agent_spread;
 mod catalog;
 mod client;
 mod cluster;

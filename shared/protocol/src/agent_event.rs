@@ -2,6 +2,7 @@
 //! and may read. It says what changed; the batch poll says what is. An unknown kind is ignored.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::de::Error as _;
@@ -28,6 +29,8 @@ pub const HEARTBEAT_SECONDS: u64 = 30;
 pub struct AgentEvent {
     /// The position after which an agent can resume at this edge.
     pub cursor: Cursor,
+    /// What follows from it at all agents that get it is to be spread over this at most. `None`: the edge does not say.
+    pub spread: Option<Duration>,
     /// What it says.
     pub kind: AgentEventKind,
 }
@@ -60,6 +63,8 @@ struct Line<'a> {
     #[serde(borrow)]
     event: Cow<'a, str>,
     cursor: Cursor,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spread_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     service: Option<ServiceName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +123,7 @@ impl AgentEvent {
         }
         let read: Line<'_> = crate::json::from_slice(line)?;
         let missing = |event, field| EventError::Missing { event, field };
-        let cursor = read.cursor.clone();
+        let (cursor, spread) = (read.cursor.clone(), read.spread_ms.map(Duration::from_millis));
         let kind = match &*read.event {
             "changed" => AgentEventKind::Changed(read.row("changed")?),
             "assigned" => AgentEventKind::Assigned(read.row("assigned")?),
@@ -135,7 +140,7 @@ impl AgentEvent {
             "resync" => AgentEventKind::Resync,
             _ => return Ok(None),
         };
-        Ok(Some(Self { cursor, kind }))
+        Ok(Some(Self { cursor, spread, kind }))
     }
 
     /// Encodes the event as a line with its end. The caller keeps to [`MAX_SERVICES`].
@@ -151,6 +156,7 @@ impl AgentEvent {
         let mut line = Line {
             event: self.kind.as_str().into(),
             cursor: self.cursor.clone(),
+            spread_ms: self.spread.map(|spread| u64::try_from(spread.as_millis()).unwrap_or(u64::MAX)),
             service,
             state: None,
             digest: None,
@@ -215,7 +221,10 @@ mod tests {
             AgentEventKind::Unassigned("docs".parse().unwrap()),
             AgentEventKind::Heartbeat,
         ];
-        let event = |kind| AgentEvent { cursor: "e1.7".parse().unwrap(), kind };
+        let event = |kind| {
+            let spread = matches!(kind, AgentEventKind::Changed(_)).then_some(Duration::from_millis(45));
+            AgentEvent { cursor: "e1.7".parse().unwrap(), spread, kind }
+        };
         let events: Vec<_> = kinds.into_iter().map(event).collect();
         let written: Vec<u8> = events.iter().flat_map(AgentEvent::line).collect();
         assert_eq!(String::from_utf8(written).unwrap(), GOLDEN);
@@ -242,11 +251,11 @@ mod tests {
         assert_eq!(AgentEvent::parse(future).unwrap(), None);
         assert!(matches!(AgentEvent::parse(&vec![b' '; MAX_LINE_BYTES + 1]), Err(EventError::TooLong(MAX_LINE_BYTES))));
         let many = upstream(&vec!["a"; MAX_SERVICES + 1], true, 0);
-        let line = AgentEvent { cursor: "a".parse().unwrap(), kind: many }.line();
+        let line = AgentEvent { cursor: "a".parse().unwrap(), spread: None, kind: many }.line();
         let error = AgentEvent::parse(&line).unwrap_err().to_string();
         assert!(error.contains("more than 256 services"), "{error}");
         let longest = upstream(&vec!["x".repeat(100).as_str(); MAX_SERVICES], true, 0);
-        let line = AgentEvent { cursor: "a".repeat(100).parse().unwrap(), kind: longest }.line();
+        let line = AgentEvent { cursor: "a".repeat(100).parse().unwrap(), spread: None, kind: longest }.line();
         assert!(AgentEvent::parse(&line).is_ok());
     }
 
@@ -263,7 +272,9 @@ mod tests {
             Just(AgentEventKind::Heartbeat),
             Just(AgentEventKind::Resync),
         ];
-        ("[A-Za-z0-9._-]{1,100}", kind).prop_map(|(cursor, kind)| AgentEvent { cursor: cursor.parse().unwrap(), kind })
+        ("[A-Za-z0-9._-]{1,100}", proptest::option::of(any::<u64>()), kind).prop_map(|(cursor, spread, kind)| {
+            AgentEvent { cursor: cursor.parse().unwrap(), spread: spread.map(Duration::from_millis), kind }
+        })
     }
 
     proptest! {

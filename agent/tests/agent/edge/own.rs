@@ -68,7 +68,12 @@ impl Answers {
 
     /// Sends an event to all agents.
     pub(crate) fn send(&self, kind: AgentEventKind) {
-        let line = AgentEvent { cursor: "a1".parse().expect("a cursor"), kind }.line();
+        self.send_within(None, kind);
+    }
+
+    /// The same, with a time over which agents spread what follows.
+    pub(crate) fn send_within(&self, spread: Option<Duration>, kind: AgentEventKind) {
+        let line = AgentEvent { cursor: "a1".parse().expect("a cursor"), spread, kind }.line();
         let state = self.state();
         state.own.iter().flat_map(|own| &own.streams).for_each(|stream| drop(stream.send(line.clone())));
     }
@@ -125,7 +130,7 @@ impl Answers {
         let Some(own) = &mut self.state().own else { return status(404) };
         let (sender, received) = mpsc::unbounded_channel();
         let cursor = "a1".parse().expect("a cursor");
-        sender.send(AgentEvent { cursor, kind: AgentEventKind::Heartbeat }.line()).expect("it is open");
+        sender.send(AgentEvent { cursor, spread: None, kind: AgentEventKind::Heartbeat }.line()).expect("it is open");
         own.streams.push(sender);
         own.opened.push(version);
         let next = |mut received: mpsc::UnboundedReceiver<Bytes>| async {
