@@ -15,7 +15,9 @@ use crate::freshness_monitor::Monitor;
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, unix_seconds};
 use crate::observed::Observer;
-use crate::poll::{Batch, BatchSchedule, DownloadLimits, EventStream, Follower, Poller, Schedule, release_of};
+use crate::poll::{
+    Batch, BatchSchedule, DownloadLimits, EventStream, Follower, Poller, Schedule, UpdateParts, release_of,
+};
 use crate::roster_messages::RosterHandle;
 use crate::services::{Service, Services};
 use crate::status::ServiceStatus;
@@ -166,6 +168,8 @@ impl Composition {
         schedule.begin_within(now, within);
         let follower = Follower {
             spread: config.spread,
+            announced_at: None,
+            parts: UpdateParts::default(),
             row: None,
             schedule,
             poller: Poller::new(

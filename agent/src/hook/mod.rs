@@ -11,7 +11,7 @@ mod webhook;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, watch};
 use weir_protocol::name::ServiceName;
@@ -160,15 +160,20 @@ impl Hook {
         let digest = release.digest();
         self.status.send_modify(|status| status.hook = HookState::Running);
         tracing::info!(service = %self.service, %digest, attempt = u64::from(job.attempts) + 1, "running the hooks");
+        let started = Instant::now();
         let result = self.run_hooks(job).await;
+        self.metrics.seconds.observe(started.elapsed().as_secs_f64());
+        let hook_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let succeeded = result.is_ok();
         self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
         match &result {
             Ok(()) => {
                 self.metrics.last_success.set(unix_seconds(SystemTime::now()));
-                tracing::info!(service = %self.service, %digest, "the hooks succeeded");
+                tracing::info!(service = %self.service, %digest, hook_ms, "the hooks succeeded");
             }
-            Err(error) => tracing::warn!(service = %self.service, %digest, %error, "a hook failed; all are retried"),
+            Err(error) => {
+                tracing::warn!(service = %self.service, %digest, %error, hook_ms, "a hook failed; all are retried");
+            }
         }
         let directory = self.directory.clone();
         let hooks = self.config.hooks_hash();

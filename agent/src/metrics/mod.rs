@@ -3,9 +3,9 @@
 mod service_gauge;
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::TransferKind;
 use weir_runtime::metric_families;
@@ -18,6 +18,9 @@ const SERVICE: &str = "service";
 
 /// The kinds of events, as on the wire.
 const EVENTS: [&str; 6] = ["changed", "assigned", "unassigned", "upstream", "heartbeat", "resync"];
+
+/// The parts of an update.
+const UPDATE_PARTS: [&str; 6] = ["wait", "fetch", "unpack", "check", "switch", "hook"];
 
 /// The kinds of errors of polls, and of a panic.
 pub(crate) const ERROR_KINDS: [&str; 18] = [
@@ -91,6 +94,11 @@ metric_families! {
         /// Failed attempts at one edge; the poll may succeed at the next edge. `token`: the token's file cannot be used.
         /// `panic`: a bug, please report it.
         errors: IntCounterVec = "weir_agent_errors_total" { kind: ERROR_KINDS };
+        /// Seconds of the parts of updates, in their order. `wait`: from an event until the agent polls (`spread`). `fetch`: until
+        /// the tarball is verified, composed of frames or downloaded. `unpack`: until the release is complete and synced to disk.
+        /// `check`, then `switch`. `hook`: each run of the hooks after it. Of polls that found nothing there is none.
+        update_seconds: HistogramVec = "weir_agent_update_seconds" { part: UPDATE_PARTS }
+            [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
         /// Bytes of tarballs as they were received: of whole bodies, of deltas, or of frames that the release on disk lacked, with
         /// their manifests.
         fetched_bytes: IntCounterVec = "weir_agent_fetched_bytes_total" { kind: TransferKind::LABELS };
@@ -256,6 +264,12 @@ impl Metrics {
         self.frame_updates.with_label_values(&[result]).inc();
     }
 
+    /// A part of an update has ended.
+    pub(crate) fn update_part(&self, part: &str, took: Duration) {
+        debug_assert!(UPDATE_PARTS.contains(&part), "{part}");
+        self.update_seconds.with_label_values(&[part]).observe(took.as_secs_f64());
+    }
+
     /// A batch poll has ended.
     pub(crate) fn batch_polled(&self, result: &str) {
         self.batch_polls.with_label_values(&[result]).inc();
@@ -347,6 +361,7 @@ impl Metrics {
     pub(crate) fn hook(&self, service: &ServiceName) -> HookMetrics {
         HookMetrics {
             runs: self.results(&self.hook_runs, service),
+            seconds: self.update_seconds.with_label_values(&["hook"]),
             last_success: self.hook_last_success.of(service),
             pending: self.hook_pending.of(service),
         }
@@ -396,6 +411,8 @@ type Results = [(&'static str, IntCounter); HOOK_RESULTS.len()];
 #[derive(Clone)]
 pub(crate) struct HookMetrics {
     runs: Results,
+    /// Of each run.
+    pub(crate) seconds: Histogram,
     pub(crate) last_success: ServiceGauge,
     pub(crate) pending: ServiceGauge,
 }

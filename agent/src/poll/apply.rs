@@ -49,7 +49,9 @@ impl Follower {
             PollResult::Fetched(mut tarball, answer) => {
                 let expected = answer.clone();
                 (transfer, manifest) = (Some(tarball.transfer), tarball.manifest.take());
+                let started = Instant::now();
                 let prepared = self.on_disk(move |directory| prepare(directory, &tarball, &expected, changed)).await;
+                self.parts.unpack = started.elapsed();
                 match prepared {
                     Ok(prepared) => (prepared, answer),
                     Err(error) => return Some(Err(error.into())),
@@ -74,7 +76,9 @@ impl Follower {
         }
         self.veto = None;
         self.show(Activity::Switching);
+        let started = Instant::now();
         let switched = self.on_disk(move |directory| directory.switch(&record)).await;
+        self.parts.switch = started.elapsed();
         if let Some(manifest) = manifest.filter(|_| switched.is_ok())
             && let Err(error) = self.on_disk(move |directory| directory.store_frames(digest, &manifest)).await
         {
@@ -91,10 +95,12 @@ impl Follower {
             return Some(Err(PollError::Vetoed(veto.message.clone())));
         }
         self.show(Activity::Checking);
+        let started = Instant::now();
         let result = tokio::select! {
             () = self.interrupted() => return None,
             result = check.run(&self.directory, record.clone(), self.veto.as_ref()) => result,
         };
+        self.parts.check = started.elapsed();
         if result.is_err() {
             self.poller.metrics.attempt_failed("check");
         }

@@ -11,6 +11,7 @@ use weir_release::{Pins, ReleaseError, Restored, ServiceDirectory, State, TarErr
 use weir_runtime::shutdown::Drain;
 
 use super::error::{AllEdgesFailed, Failure, PollError};
+use super::parts::{UpdateParts, milliseconds};
 use super::poller::Poller;
 use super::request::{LocalState, PollResult, Wanted};
 use super::row::{CurrentState, Meaning, is_not_published, is_outdated, meaning, offered};
@@ -29,6 +30,10 @@ pub(crate) struct Follower {
     pub(crate) schedule: Schedule,
     /// Within this, a poll follows the row of another release; sooner if the edge says so.
     pub(crate) spread: Duration,
+    /// When an edge said that there is another release that was not polled yet.
+    pub(crate) announced_at: Option<Instant>,
+    /// Of the update in progress, and of the last one.
+    pub(crate) parts: UpdateParts,
     /// What the last row offered.
     pub(crate) row: Option<(TarballDigest, u64)>,
     pub(crate) status: watch::Sender<ServiceStatus>,
@@ -123,6 +128,8 @@ impl Task for Follower {
 impl Follower {
     /// Polls or refreshes once; `None` when it was interrupted.
     async fn poll_once(&mut self, refresh: bool) -> Option<()> {
+        let wait = self.announced_at.take().map(|announced_at| announced_at.elapsed()).unwrap_or_default();
+        self.parts = UpdateParts::default();
         let pinned = match self.follow_pin().await {
             Ok(pinned) => pinned,
             Err(error) => {
@@ -146,7 +153,10 @@ impl Follower {
             pinned: pinned.is_some(),
         };
         let wanted = if refresh && pinned.is_none() { Wanted::Refresh } else { Wanted::Poll };
-        let (found, protocol) = match self.ask(local, &wanted).await? {
+        let started = Instant::now();
+        let asked = self.ask(local, &wanted).await;
+        self.parts = UpdateParts { wait, fetch: started.elapsed(), ..UpdateParts::default() };
+        let (found, protocol) = match asked? {
             Ok(answered) => answered,
             Err(failed) => {
                 self.schedule.failed(refresh, failed.retry_after, Instant::now(), fastrand::f64());
@@ -218,6 +228,7 @@ impl Follower {
 
     /// A row confirms the release, or is a reason to poll; `None` when it was interrupted.
     async fn take_row(&mut self, received: ReceivedRow) -> Option<()> {
+        self.parts = UpdateParts::default();
         let ReceivedRow { row, protocol, spread } = received;
         let spread = spread.map_or(self.spread, |spread| spread.min(self.spread));
         let state = self.directory.state();
@@ -245,6 +256,7 @@ impl Follower {
         });
         match (meaning, release) {
             (Meaning::Confirmed, Some(release)) => {
+                self.announced_at = None;
                 let answer = TarballHeaders {
                     digest: Some(release.directory.digest()),
                     generation: release.generation,
@@ -275,7 +287,11 @@ impl Follower {
                     }
                 }
             }
-            (Meaning::Poll, _) => self.schedule.announced(Instant::now(), spread),
+            (Meaning::Poll, _) => {
+                let now = Instant::now();
+                self.announced_at = self.announced_at.or(Some(now));
+                self.schedule.announced(now, spread);
+            }
             (Meaning::Confirmed | Meaning::Nothing, _) => {}
         }
         Some(())
@@ -336,6 +352,7 @@ impl Follower {
             SwitchReason::First | SwitchReason::Changed | SwitchReason::RolledBack => {}
         }
         log_switch(self, &self.directory.state(), why, transfer);
+        self.parts.observe(&self.poller.metrics);
         self.status.send_modify(|status| status.transfer = transfer);
         self.show_release(1);
     }
@@ -442,6 +459,7 @@ impl Follower {
 
 fn log_switch(follower: &Follower, state: &State, why: SwitchReason, transfer: Option<Transfer>) {
     let Some(release) = &state.release else { return };
+    let UpdateParts { wait, fetch, unpack, check, switch } = follower.parts;
     tracing::info!(
         service = %follower.poller.service,
         digest = %release.directory.digest(),
@@ -452,6 +470,11 @@ fn log_switch(follower: &Follower, state: &State, why: SwitchReason, transfer: O
         transfer = transfer.map(|transfer| transfer.kind.as_str()),
         received_bytes = transfer.map(|transfer| transfer.received_bytes),
         tarball_bytes = transfer.map(|transfer| transfer.tarball_bytes),
+        wait_ms = milliseconds(wait),
+        fetch_ms = milliseconds(fetch),
+        unpack_ms = milliseconds(unpack),
+        check_ms = milliseconds(check),
+        switch_ms = milliseconds(switch),
         "switched to another release"
     );
 }

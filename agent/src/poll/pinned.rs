@@ -73,7 +73,10 @@ impl Follower {
             self.directory.state().record_of(ReleaseName::new(digest, 0));
         let wanted =
             Wanted::Retained(TarballHeaders { digest: Some(digest), generation, commit, revision_id, version });
-        let applied = match self.ask(LocalState::default(), &wanted).await? {
+        let started = Instant::now();
+        let asked = self.ask(LocalState::default(), &wanted).await;
+        self.parts.fetch = started.elapsed();
+        let applied = match asked? {
             Ok((found, _)) => self.apply(found, SwitchReason::RolledBack).await?,
             Err(failed) if failed.is_not_found() => match self.is_at(digest) {
                 true => Ok(Outcome::Unchanged),
