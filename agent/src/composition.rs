@@ -93,7 +93,7 @@ impl Composition {
         // The end of `--once` is that of the hooks of this run.
         let required = self.once.then(|| config.hooks_of(service)).filter(ServiceConfig::has_hook);
         let required = required.map(|hooks| hooks.hooks_hash());
-        let (options, lock) = (config.release_options(), self.lock.clone());
+        let (options, lock) = (config.release_options(service), self.lock.clone());
         let directory = Arc::new(ServiceDirectory::new(&config.root, service, options, lock, required));
         let opened = directory.clone();
         let _ = tokio::task::spawn_blocking(move || opened.restore()).await;

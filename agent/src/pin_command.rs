@@ -65,7 +65,7 @@ impl RootArgs {
 pub fn rollback(arguments: RollbackArgs) -> anyhow::Result<String> {
     let config = arguments.root.config()?;
     let (root, service) = (&config.root, &arguments.service);
-    let options = config.release_options();
+    let options = config.release_options(service);
     let kept = KeptReleases::read(root, service)
         .with_context(|| format!("there are no releases of `{service}` in {}", root.display()))?;
     if let (None, Some(Ok(pinned))) = (&arguments.digest, read_pins(root)?.get(service)) {

@@ -116,25 +116,27 @@ def measure(work, folder, count):
         running[way] = (weir.agent, weir.root)
     peer = GitSync(folder, repository)
     peer.update(head)
-    for mark in range(1, ROUNDS + 1):
+    for mark in range(1, ROUNDS * len(taken) + 1):
+        # Each has a commit of its own, and the machine for itself.
+        way = [*taken][mark % len(taken)]
         changed = (count // 3 + mark * 17) % count
         for agent, _ in running.values():
             agent.process.send_signal(SIGSTOP)
         head = commit(repository, head, [("100644", name(changed), contents(changed, mark))])
         weir.push(head)
-        # After each other, and each way is the first one once in a while.
-        ways = [*running]
-        for way in ways[mark % len(ways) :] + ways[: mark % len(ways)]:
-            subprocess.run(["sync", "-f", folder], check=True)
+        digest = weir.digest()
+        subprocess.run(["sync", "-f", folder], check=True)
+        if way in running:
             weir.agent, weir.root = running[way]
             began = time.monotonic()
             weir.agent.process.send_signal(SIGCONT)
-            taken[way].append(weir.seconds_to(weir.digest(), began))
-            # What it removes afterwards is not the next one's.
+            taken[way].append(weir.seconds_to(digest, began))
+        else:
+            taken[way].append(peer.update(head))
+        for weir.agent, weir.root in running.values():
+            weir.agent.process.send_signal(SIGCONT)
+            weir.seconds_to(digest, time.monotonic())
             until("the agent rests", lambda: not [*(weir.root / "shop/releases").glob(".*")])
-            weir.agent.process.send_signal(SIGSTOP)
-        subprocess.run(["sync", "-f", folder], check=True)
-        taken["git-sync's way"].append(peer.update(head))
     peer_median = statistics.median(taken["git-sync's way"])
     print(f"{folder.parent.name:8} {count:>6} files  first: " + ", ".join(f"{way} {seconds:.2f} s" for way, seconds in first.items()))
     for way, seconds in taken.items():

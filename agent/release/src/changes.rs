@@ -109,7 +109,7 @@ fn each_file(root: &Path, mut visit: impl FnMut(&[u8]) -> io::Result<()>) -> io:
 
 fn differs(path: &[u8], old: &mut ConfinedDir, was: &Stat, new: &mut ConfinedDir) -> io::Result<bool> {
     let Some(is) = new.stat(path)? else { return Ok(true) };
-    if (was.st_dev, was.st_ino) == (is.st_dev, is.st_ino) {
+    if was.st_nlink > 1 && (was.st_dev, was.st_ino) == (is.st_dev, is.st_ino) {
         return Ok(false);
     }
     if FileType::from_raw_mode(was.st_mode) != FileType::from_raw_mode(is.st_mode) {

@@ -81,6 +81,11 @@ pub(crate) fn compare(tarball: impl Read, with: &Path, modes: Modes) -> Result<O
 
 const UNREADABLE: &str = "it cannot be read";
 
+/// Whether an I/O error says nothing about files: another process may have used up what it needs.
+pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some() && !is_damage(error)
+}
+
 enum CompareError {
     Tarball(io::Error),
     Release(io::Error),

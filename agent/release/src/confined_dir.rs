@@ -142,7 +142,7 @@ impl ConfinedDir {
     pub(crate) fn clone_file(&mut self, path: &[u8], executable: bool, of: &File) -> io::Result<()> {
         let file = self.create_file(path, executable)?;
         rustix::fs::ioctl_ficlone(&file, of).or_else(|error| {
-            rustix::fs::unlinkat(self.parent(path)?, split(path).1, AtFlags::empty())?;
+            self.remove_file(path)?;
             Err(error.into())
         })
     }
@@ -150,6 +150,10 @@ impl ConfinedDir {
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn clone_file(&mut self, _: &[u8], _: bool, _: &File) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn remove_file(&mut self, path: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(self.parent(path)?, split(path).1, AtFlags::empty())?)
     }
 
     /// Creates a hard link to the file with the same path in another directory. It must not exist.

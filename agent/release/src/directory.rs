@@ -16,7 +16,7 @@ use weir_protocol::manifest::Manifest;
 use weir_protocol::name::ServiceName;
 
 use crate::changes::{Changes, changes};
-use crate::compare::{Difference, compare};
+use crate::compare::{Difference, compare, is_exhaustion};
 use crate::error::{ReleaseError, disk};
 use crate::generation::highest_credible;
 use crate::layout::{INCOMING, RELEASES};
@@ -24,7 +24,7 @@ use crate::lock::RootLock;
 use crate::modes::Modes;
 use crate::name::ReleaseName;
 use crate::pins;
-use crate::rebuild::{RebuiltTar, digest_on_disk};
+use crate::rebuild::{RebuiltTar, digest_on_disk, has_links};
 use crate::state::{HookJob, ReleaseRecord, State};
 use crate::state_file::{read_state, write_state};
 use crate::switch::{read_link, write_link};
@@ -45,6 +45,8 @@ pub struct ReleaseOptions {
     pub modes: Modes,
     /// What happens to files that have not changed.
     pub unchanged: Unchanged,
+    /// Whether commands run in releases: they may write into files.
+    pub runs_commands: bool,
 }
 
 /// The directory of one service.
@@ -249,14 +251,19 @@ impl ServiceDirectory {
     }
 
     fn unpack(&self, tarball: &File, name: ReleaseName, before: Option<ReleaseName>) -> Result<(), ReleaseError> {
-        let ReleaseOptions { limits, modes, unchanged, .. } = self.options;
+        let ReleaseOptions { limits, modes, .. } = self.options;
         let releases = self.path.join(RELEASES);
         let partial = releases.join(format!(".{name}.partial"));
         remove_tree(&partial)?;
         make_directory(&partial, modes.directory())?;
         let before = before.map(|before| self.release_path(before));
-        let before = before.and_then(|before| ReleaseBefore::open(tarball, &before, &partial, unchanged, modes));
-        if let Err(error) = unpack(rewound(tarball)?, &partial, limits, modes, before) {
+        let before = before.and_then(|before| ReleaseBefore::open(tarball, &before, &partial, self.options));
+        let unpacked = unpack(rewound(tarball)?, &partial, limits, modes, before).and_then(|is_on_disk| {
+            let lost = if is_on_disk { None } else { compare(rewound(tarball)?, &partial, modes)? };
+            let lost = lost.map(|lost| TarError::cannot_write(&partial, b"", io::Error::other(lost.to_string())));
+            lost.map_or(Ok(()), Err)
+        });
+        if let Err(error) = unpacked {
             if let Err(error) = remove_tree(&partial) {
                 tracing::warn!(%error, "a partly unpacked release cannot be removed");
             }
@@ -279,16 +286,28 @@ impl ServiceDirectory {
         let kept = crate::prune::releases(&self.path)?.into_iter().map(|(_, name)| name);
         let mut kept: Vec<_> = kept.filter(|name| name.digest() == digest).collect();
         kept.sort_unstable();
-        let is_intact = |name: &ReleaseName| match digest_on_disk(&self.release_path(*name)) {
-            Ok(found) if found == digest => true,
-            found => {
-                let error = found.err().map(tracing::field::display);
-                tracing::warn!(service = %self.service, release = %name, error, "the files of a release were changed: it is not gone back to");
-                false
+        for name in kept.into_iter().rev() {
+            if self.is_as_unpacked(name)? {
+                return self.switch_at(&self.state().record_of(name), None);
             }
+            tracing::warn!(service = %self.service, release = %name, "a release was changed on disk: it is left out");
+        }
+        Err(ReleaseError::NotKept { digest })
+    }
+
+    /// Whether a release has the bytes of its digest. One without links is taken for that: only its own hooks have written to it.
+    fn is_as_unpacked(&self, name: ReleaseName) -> Result<bool, ReleaseError> {
+        let path = self.release_path(name);
+        let found = match has_links(&path) {
+            Ok(false) => return Ok(true),
+            Ok(true) => digest_on_disk(&path, self.options.limits.max_bytes),
+            Err(error) => Err(error),
         };
-        let newest = kept.into_iter().rev().find(is_intact).ok_or(ReleaseError::NotKept { digest })?;
-        self.switch_at(&self.state().record_of(newest), None)
+        match found {
+            Ok(found) => Ok(found == name.digest()),
+            Err(error) if is_exhaustion(&error) => Err(disk("read", &path)(error)),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Whether the service is pinned at another release.
@@ -431,8 +450,8 @@ fn make_directories(service: &Path, modes: Modes) -> Result<(), ReleaseError> {
     make_directory(&service.join(INCOMING), modes.private_directory())
 }
 
-fn rewound(file: &File) -> Result<BufReader<&File>, ReleaseError> {
+fn rewound(file: &File) -> Result<BufReader<&File>, TarError> {
     let mut reader = file;
-    reader.rewind().map_err(TarError::Read)?;
+    reader.rewind()?;
     Ok(BufReader::with_capacity(64 << 10, file))
 }

@@ -1,16 +1,15 @@
 //! One sync of a file system instead of one of each file, where its errors can be trusted.
 //!
-//! `syncfs` reports what could not be written since its descriptor was opened, but only since Linux 5.8 (syncfs(2)), and only on
-//! file systems that pass on the errors of their disk: an overlay does not. It writes what others have written there, too. So it
-//! has a time limit, after which the files are synced one by one.
+//! Since Linux 5.8 `syncfs` reports contents that could not be written since its descriptor was opened (syncfs(2)), on file
+//! systems that pass on the errors of their disk: an overlay does not. Errors of names are reported when the release gets its own,
+//! and its folder is synced. It writes what others have written there, too. So it has a time limit.
 
 use std::path::Path;
 #[cfg(target_os = "linux")]
 use std::time::Duration;
 
-/// A few files are synced sooner one by one than with all that others have written.
-#[cfg(target_os = "linux")]
-const MIN_ENTRIES: u64 = 32;
+/// Fewer are synced sooner one by one than with all that others have written.
+pub(crate) const MIN_ENTRIES: u64 = 32;
 
 /// How long it may take: others may have written very much.
 #[cfg(target_os = "linux")]
@@ -25,7 +24,7 @@ impl FileSystemSync {
         None
     }
 
-    pub(crate) fn finish(self, _: u64) -> bool {
+    pub(crate) fn finish(self) -> bool {
         false
     }
 }
@@ -44,23 +43,24 @@ impl FileSystemSync {
         is_trusted.then_some(Self(directory))
     }
 
-    /// Waits until all that was written is on disk. False: it is not known, so each of the `entries` must be synced.
-    pub(crate) fn finish(self, entries: u64) -> bool {
-        entries >= MIN_ENTRIES && linux::sync_within(LIMIT, move || rustix::fs::syncfs(&self.0).is_ok())
+    /// Waits until all that was written is on disk. False: it is not known, and an error may have been reported.
+    pub(crate) fn finish(self) -> bool {
+        linux::sync_within(LIMIT, &linux::LATE, move || rustix::fs::syncfs(&self.0).is_ok())
     }
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::Duration;
 
     /// The types (`f_type`, statfs(2)) of ext4, xfs and btrfs; and of tmpfs, which has no disk.
     pub(super) const TRUSTED: [i128; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
 
-    /// The last sync that was late: another one would wait behind it.
-    static LATE: Mutex<Weak<()>> = Mutex::new(Weak::new());
+    /// The syncs that go on after their limit. Another one would wait behind them.
+    pub(super) static LATE: AtomicUsize = AtomicUsize::new(0);
 
     /// Whether a kernel of this release reports errors: 5.8 or later.
     pub(super) fn reports_errors(release: &str) -> bool {
@@ -69,25 +69,35 @@ mod linux {
         version >= (Some(5), Some(8))
     }
 
-    /// Whether `sync` succeeds within the limit. It goes on after it, and until it ends no other one begins.
-    pub(super) fn sync_within(limit: Duration, sync: impl FnOnce() -> bool + Send + 'static) -> bool {
-        let late = || LATE.lock().unwrap_or_else(PoisonError::into_inner);
-        if late().strong_count() > 0 {
+    /// Whether `sync` succeeds within the limit. It goes on after it, and until it ends no other one starts.
+    pub(super) fn sync_within(
+        limit: Duration,
+        late: &'static AtomicUsize,
+        sync: impl FnOnce() -> bool + Send + 'static,
+    ) -> bool {
+        if late.load(Ordering::Acquire) > 0 {
             return false;
         }
         let (sender, done) = mpsc::sync_channel(1);
-        let running = Arc::new(());
-        let of_thread = running.clone();
+        // Whether the sync has ended, or is counted as late: the second of both finds what the first has set.
+        let is_settled = Arc::new(AtomicBool::new(false));
+        let of_thread = is_settled.clone();
         let run = move || {
-            // Nobody may wait any longer.
-            let _ = sender.send(sync());
-            drop(of_thread);
+            let succeeded = sync();
+            if of_thread.swap(true, Ordering::AcqRel) {
+                late.fetch_sub(1, Ordering::Release);
+            }
+            // The reader may have given up.
+            let _ = sender.send(succeeded);
         };
         if thread::Builder::new().name("syncfs".to_owned()).spawn(run).is_err() {
             return false;
         }
         done.recv_timeout(limit).unwrap_or_else(|_| {
-            *late() = Arc::downgrade(&running);
+            late.fetch_add(1, Ordering::AcqRel);
+            if is_settled.swap(true, Ordering::AcqRel) {
+                late.fetch_sub(1, Ordering::Release);
+            }
             false
         })
     }
@@ -105,19 +115,22 @@ mod linux {
 
         #[test]
         fn nothing_waits_behind_a_sync_that_is_late() {
-            let (end, ended) = mpsc::channel::<()>();
-            let (has_ended, seen) = mpsc::channel();
-            let late = move || {
-                let _ = ended.recv();
-                has_ended.send(()).unwrap();
-                true
-            };
-            assert!(sync_within(Duration::MAX, || true) && !sync_within(Duration::MAX, || false));
-            assert!(!sync_within(Duration::ZERO, late), "it is late");
-            assert!(!sync_within(Duration::MAX, || true), "the one before is under way");
-            drop(end);
-            seen.recv().unwrap();
-            while !sync_within(Duration::MAX, || true) {
+            static COUNT: AtomicUsize = AtomicUsize::new(0);
+            let within = |limit, sync: Box<dyn FnOnce() -> bool + Send>| sync_within(limit, &COUNT, sync);
+            assert!(within(Duration::MAX, Box::new(|| true)) && !within(Duration::MAX, Box::new(|| false)));
+            // Two at once are late.
+            let (ends, late): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel::<()>()).unzip();
+            thread::scope(|scope| {
+                for ended in late {
+                    scope.spawn(move || sync_within(Duration::from_millis(100), &COUNT, move || ended.recv().is_err()));
+                }
+            });
+            assert_eq!(COUNT.load(Ordering::Acquire), 2);
+            for end in ends {
+                assert!(!within(Duration::MAX, Box::new(|| true)), "one before is under way");
+                drop(end);
+            }
+            while !within(Duration::MAX, Box::new(|| true)) {
                 thread::yield_now();
             }
         }

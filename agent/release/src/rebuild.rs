@@ -146,11 +146,24 @@ impl Read for RebuiltTar {
     }
 }
 
-/// The digest of the tar of a release, of any size.
-pub(crate) fn digest_on_disk(release: &Path) -> io::Result<TarballDigest> {
+/// The digest of the tar of a release, which has at most `size` bytes.
+pub(crate) fn digest_on_disk(release: &Path, size: u64) -> io::Result<TarballDigest> {
     let mut hasher = blake3::Hasher::new();
-    io::copy(&mut BufReader::with_capacity(256 << 10, RebuiltTar::begin(release, u64::MAX, usize::MAX)?), &mut hasher)?;
+    io::copy(&mut BufReader::with_capacity(256 << 10, RebuiltTar::begin(release, size, usize::MAX)?), &mut hasher)?;
     Ok(hasher.finalize().into())
+}
+
+/// Whether a file of a release may be that of another one, too.
+pub(crate) fn has_links(release: &Path) -> io::Result<bool> {
+    let (mut found, mut result) = (false, Ok(()));
+    let mut stats = ConfinedDir::open(release)?;
+    ConfinedDir::open(release)?.walk(|path, is_directory| {
+        if !is_directory {
+            result = stats.stat(path).map(|stat| found |= stat.is_some_and(|stat| stat.st_nlink > 1));
+        }
+        result.is_ok() && !found
+    })?;
+    result.map(|()| found)
 }
 
 fn is_executable(stat: &Stat) -> bool {

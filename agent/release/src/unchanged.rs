@@ -5,12 +5,13 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::confined_dir::{ConfinedDir, is_type};
-use crate::modes::{Modes, ReleaseModes};
+use crate::directory::ReleaseOptions;
+use crate::modes::ReleaseModes;
 
 /// The bytes that are compared at a time.
 const PART: usize = 64 << 10;
@@ -19,12 +20,12 @@ const PART: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unchanged {
-    /// `clone` where the file system can; elsewhere `link`, or `copy` with `group_write`.
+    /// `clone` where the file system can. Elsewhere `link`, or `copy` for a service with `check` or `exec`, and with `group_write`.
     #[default]
     Auto,
     /// They share their blocks until one is changed (btrfs, xfs with reflinks). Where the file system cannot: `copy`.
     Clone,
-    /// They are hard links. Who changes one in place changes it in all releases.
+    /// They are hard links. A program that writes into one changes it in all releases, the current one included.
     Link,
     /// They are written again.
     Copy,
@@ -35,9 +36,23 @@ impl Unchanged {
         matches!(self, Self::Auto | Self::Clone)
     }
 
-    fn links(self, modes: Modes) -> bool {
-        self == Self::Link || self == Self::Auto && !modes.group_write
+    fn links(self, others_write: bool) -> bool {
+        self == Self::Link || self == Self::Auto && !others_write
     }
+}
+
+/// When a file was written, and when anything of it was changed; a link changes the second.
+type Times = [i64; 4];
+
+fn written(stat: &Stat) -> Times {
+    #[expect(clippy::unnecessary_cast, reason = "their types differ between architectures")]
+    [stat.st_mtime as i64, stat.st_mtime_nsec as i64, 0, 0]
+}
+
+fn written_or_changed(stat: &Stat) -> Times {
+    let [seconds, nanoseconds, ..] = written(stat);
+    #[expect(clippy::unnecessary_cast, reason = "their types differ between architectures")]
+    [seconds, nanoseconds, stat.st_ctime as i64, stat.st_ctime_nsec as i64]
 }
 
 /// The release before, while a tarball is unpacked.
@@ -54,14 +69,9 @@ pub(crate) struct ReleaseBefore<'a> {
 
 impl<'a> ReleaseBefore<'a> {
     /// `into`: the new directory, still empty. `None`: nothing is taken of it.
-    pub(crate) fn open(
-        tarball: &'a File,
-        release: &Path,
-        into: &Path,
-        unchanged: Unchanged,
-        modes: Modes,
-    ) -> Option<Self> {
-        let (clones, links) = (unchanged.clones(), unchanged.links(modes));
+    pub(crate) fn open(tarball: &'a File, release: &Path, into: &Path, options: ReleaseOptions) -> Option<Self> {
+        let ReleaseOptions { unchanged, modes, runs_commands, .. } = options;
+        let (clones, links) = (unchanged.clones(), unchanged.links(modes.group_write || runs_commands));
         if !clones && !links {
             return None;
         }
@@ -72,7 +82,7 @@ impl<'a> ReleaseBefore<'a> {
     }
 
     /// Makes a file in `into` of the one with the same path, if its bytes are the `size` bytes of the tarball at `position`. False:
-    /// it is to be written. What is wrong with the old file only makes it another one.
+    /// it is to be written. An old file that cannot be read is not the same.
     ///
     /// # Errors
     /// Nothing can be made with this name.
@@ -92,29 +102,43 @@ impl<'a> ReleaseBefore<'a> {
         if !is_candidate || !(self.clones || may_link) || !self.is_same(&old, position, size).unwrap_or(false) {
             return Ok(false);
         }
+        let is_as_it_was = |times: fn(&Stat) -> Times| {
+            rustix::fs::fstat(&old).is_ok_and(|now| (now.st_size, times(&now)) == (stat.st_size, times(&stat)))
+        };
         if self.clones {
             match into.clone_file(path, executable, &old) {
-                Ok(()) => return Ok(true),
+                // Nobody has written to it meanwhile.
+                Ok(()) if is_as_it_was(written_or_changed) => return Ok(true),
+                Ok(()) => {
+                    into.remove_file(path)?;
+                    return Ok(false);
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                // This file system cannot: it is not asked again. The file is written, and says what else is wrong.
-                Err(_) => self.clones = false,
+                Err(error) => match Errno::from_io_error(&error) {
+                    // This file system cannot: it is not asked again.
+                    Some(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOSYS | Errno::NOTTY) => self.clones = false,
+                    // It is written instead, which says what else is wrong.
+                    _ => return Ok(false),
+                },
             }
         }
         if !may_link {
             return Ok(false);
         }
         match into.link_file(path, &mut self.dir) {
-            Ok(()) => Ok(true),
-            Err(error) => match Errno::from_io_error(&error) {
-                // This file has the most links that it can have, or is protected (proc(5), fs.protected_hardlinks).
-                Some(Errno::MLINK | Errno::PERM | Errno::ACCESS) => Ok(false),
-                Some(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOSYS) => {
-                    self.links = false;
-                    Ok(false)
-                }
-                _ => Err(error),
-            },
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+            // It has the most links that it can have, is protected (proc(5), fs.protected_hardlinks), or this file system has none.
+            Err(_) => return Ok(false),
         }
+        // The file that was compared, and not one that was put in its place meanwhile.
+        let made = into.stat(path)?;
+        let is_the_same = made.is_some_and(|made| (made.st_dev, made.st_ino) == (stat.st_dev, stat.st_ino));
+        if is_the_same && is_as_it_was(written) {
+            return Ok(true);
+        }
+        into.remove_file(path)?;
+        Ok(false)
     }
 
     fn is_same(&mut self, old: &File, position: u64, size: u64) -> io::Result<bool> {
@@ -137,6 +161,7 @@ impl<'a> ReleaseBefore<'a> {
 mod tests {
     use super::*;
     use crate::compare::compare;
+    use crate::modes::Modes;
     use crate::unpack::{Limits, unpack};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -160,7 +185,9 @@ mod tests {
         }
 
         /// Unpacks a release, and checks it.
-        fn unpack(&self, name: &str, files: &Files, before: Option<&str>, unchanged: Unchanged, modes: Modes) {
+        fn unpack(&self, name: &str, files: &Files, before: Option<&str>, unchanged: Unchanged, group_write: bool) {
+            let (modes, limits) = (Modes { group_write }, Limits { max_files: 1000, max_bytes: 1 << 30 });
+            let options = ReleaseOptions { keep: 3, limits, modes, unchanged, runs_commands: false };
             let mut bytes = Vec::new();
             for (path, (contents, executable)) in files {
                 let (executable, size) = (*executable, contents.len() as u64);
@@ -172,8 +199,8 @@ mod tests {
             fs::write(self.path("tar"), &bytes).unwrap();
             let (tarball, into) = (File::open(self.path("tar")).unwrap(), self.path(name));
             crate::tree::make_directory(&into, modes.directory()).unwrap();
-            let before = before.and_then(|of| ReleaseBefore::open(&tarball, &self.path(of), &into, unchanged, modes));
-            unpack(&bytes[..], &into, Limits { max_files: 1000, max_bytes: 1 << 30 }, modes, before).unwrap();
+            let before = before.and_then(|of| ReleaseBefore::open(&tarball, &self.path(of), &into, options));
+            assert!(unpack(&bytes[..], &into, limits, modes, before).unwrap());
             assert_eq!(compare(&bytes[..], &into, modes).unwrap(), None);
         }
 
@@ -188,7 +215,7 @@ mod tests {
 
     #[test]
     fn only_a_file_with_the_same_bytes_and_mode_is_linked() {
-        let (releases, modes) = (releases(), Modes::default());
+        let (releases, modes) = (releases(), false);
         let mut one = files(&[("a/same", "1"), ("a/changed", "1"), ("longer", "1"), ("mode", "1"), ("edited", "1")]);
         one.extend(files(&[("link", "1"), ("narrowed", "1"), ("empty", ""), ("gone/in", "1")]));
         let large = vec![7; 3 * PART + 1];
@@ -215,12 +242,12 @@ mod tests {
         assert_eq!(linked, ["a/same", "empty", "large"]);
         // A third one, of the second.
         releases.unpack("three", &two, Some("two"), Unchanged::Auto, modes);
-        assert_eq!(fs::metadata(releases.path("three/a/same")).unwrap().len(), 1);
+        assert_eq!(releases.inode("three/a/same"), releases.inode("one/a/same"));
     }
 
     #[test]
     fn files_that_others_may_write_are_not_linked_by_themselves() {
-        let (releases, modes) = (releases(), Modes { group_write: true });
+        let (releases, modes) = (releases(), true);
         let one = files(&[("a", "1")]);
         releases.unpack("one", &one, None, Unchanged::Auto, modes);
         for (name, unchanged, is_linked) in
@@ -239,7 +266,7 @@ mod tests {
             two in prop::collection::btree_map("[ab]/[abc]", (prop::collection::vec(0u8..2, 0..3), any::<bool>()), 0..8),
             group_write: bool,
         ) {
-            let (releases, modes) = (releases(), Modes { group_write });
+            let (releases, modes) = (releases(), group_write);
             releases.unpack("one", &one, None, Unchanged::Auto, modes);
             for (name, unchanged) in [("a", Unchanged::Auto), ("b", Unchanged::Clone), ("c", Unchanged::Link)] {
                 releases.unpack(name, &two, Some("one"), unchanged, modes);

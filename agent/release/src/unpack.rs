@@ -7,7 +7,7 @@ use rustix::fs::FileType;
 use weir_protocol::entry_path::turning_points;
 
 use crate::confined_dir::{ConfinedDir, is_type, start_writing};
-use crate::file_system_sync::FileSystemSync;
+use crate::file_system_sync::{FileSystemSync, MIN_ENTRIES};
 use crate::modes::Modes;
 use crate::tar_reader::{EntryKind, TarError, TarReader};
 use crate::unchanged::ReleaseBefore;
@@ -24,8 +24,9 @@ pub struct Limits {
     pub max_bytes: u64,
 }
 
-/// Unpacks into the empty directory `into`; it is on disk then. Files that are unchanged may be taken of the release `before`. After
-/// an error the caller removes the directory.
+/// Unpacks into the empty directory `into`. Files that are unchanged may be taken of the release `before`. True: all is on disk.
+/// False: the files were synced, but an error may have been reported before, so they have to be compared. After an error the caller
+/// removes the directory.
 ///
 /// # Errors
 /// The tarball is malformed or hostile, or the disk fails.
@@ -35,8 +36,8 @@ pub(crate) fn unpack(
     limits: Limits,
     modes: Modes,
     mut before: Option<ReleaseBefore<'_>>,
-) -> Result<(), TarError> {
-    // Before the first write: what fails from now on is reported to it.
+) -> Result<bool, TarError> {
+    // Before the first write: it gets the errors from now on.
     let file_system = FileSystemSync::open(into);
     let mut reader = TarReader::new(tarball);
     let cannot_write = |path: &[u8], error| TarError::cannot_write(into, path, error);
@@ -84,11 +85,14 @@ pub(crate) fn unpack(
     if has_turning_points {
         check_symlinks(into, &mut dir)?;
     }
-    let is_synced = file_system.is_some_and(|file_system| file_system.finish(files + dir.directories_made()));
-    if !is_synced {
-        dir.sync().map_err(|error| cannot_write(b"", error))?;
+    let entries = files + dir.directories_made();
+    let whole = file_system.filter(|_| entries >= MIN_ENTRIES);
+    let is_compared = whole.is_some();
+    if whole.is_some_and(FileSystemSync::finish) {
+        return Ok(true);
     }
-    Ok(())
+    dir.sync().map_err(|error| cannot_write(b"", error))?;
+    Ok(!is_compared)
 }
 
 fn write_file(dir: &mut ConfinedDir, path: &[u8], executable: bool, mut contents: impl Read) -> io::Result<()> {

@@ -1,6 +1,7 @@
-//! `[releases]`, and what is told of releases by other keys.
+//! `[releases]`, with what other keys say about releases.
 
 use serde::{Deserialize, Serialize};
+use weir_protocol::name::ServiceName;
 use weir_release::{Limits, Modes, ReleaseOptions, Unchanged};
 
 use super::Config;
@@ -14,13 +15,15 @@ pub struct ReleasesConfig {
 }
 
 impl Config {
-    /// How releases are made and kept.
-    pub fn release_options(&self) -> ReleaseOptions {
+    /// How releases of a service are made and kept.
+    pub fn release_options(&self, service: &ServiceName) -> ReleaseOptions {
+        let hooks = self.hooks_of(service);
         ReleaseOptions {
             keep: self.keep_releases,
             limits: Limits { max_files: self.max_files, max_bytes: self.max_tarball_bytes.as_u64() },
             modes: Modes { group_write: self.group_write },
             unchanged: self.releases.unchanged,
+            runs_commands: hooks.check.is_some() || hooks.exec.is_some(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! An update by frames that failed: whether it is tried again, and what had arrived.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_protocol::digest::TarballDigest;
@@ -9,7 +10,11 @@ use crate::fetch::Missing;
 
 /// The version to which an update by frames failed since the last one succeeded.
 #[derive(Default)]
-pub(super) struct FailedUpdate(Mutex<Option<Failed>>);
+pub(super) struct FailedUpdate {
+    failed: Mutex<Option<Failed>>,
+    /// The release on disk was changed at the last update: it may be changed at the next one.
+    was_modified: AtomicBool,
+}
 
 struct Failed {
     digest: TarballDigest,
@@ -21,7 +26,7 @@ struct Failed {
 
 impl FailedUpdate {
     fn lock(&self) -> MutexGuard<'_, Option<Failed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_final(&self, digest: TarballDigest) -> bool {
@@ -30,6 +35,15 @@ impl FailedUpdate {
 
     pub(super) fn clear(&self) {
         *self.lock() = None;
+        self.was_modified.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn found_modified(&self) {
+        self.was_modified.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn was_modified(&self) -> bool {
+        self.was_modified.load(Ordering::Relaxed)
     }
 
     /// Records a failure; whether the tarball is to be fetched whole: what passes is tried once more, of whatever version.

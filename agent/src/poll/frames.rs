@@ -119,6 +119,11 @@ impl Poller {
         let Some(plan) = Plan::new(&old, &new.manifest).filter(|plan| plan.missing_bytes < rest) else {
             return Ok(None);
         };
+        // A program that writes into each release would have frames fetched in vain each time.
+        if self.failed_update.was_modified() && !self.is_intact(base, old.tar_size()).await {
+            self.modified();
+            return Ok(None);
+        }
         received += plan.missing_bytes;
         let spool = kept.insert(match self.failed_update.take(&plan.missing) {
             Some(spool) => spool,
@@ -129,8 +134,7 @@ impl Poller {
         let (file, size) = match self.compose(digest, plan, spool, base, old.tar_size()).await {
             // The frames have arrived as the edge names them: the release is at fault, or the manifest.
             Err(error) if error.is_corrupt() && !self.is_intact(base, old.tar_size()).await => {
-                self.metrics.frame_update("modified");
-                tracing::info!(service = %self.service, "the release on disk was modified: downloading the whole tarball instead of frames");
+                self.modified();
                 return Ok(None);
             }
             composed => composed?,
@@ -167,6 +171,12 @@ impl Poller {
         let etag = tarball_etag(&digest, Some((Encoding::Zstd, &ObjectDigest::of(&bytes))));
         let etag = HeaderValue::try_from(etag).expect("digests are visible ASCII");
         Ok(Some(Listed { digest, manifest, etag, bytes: length, protocol: response.protocol }))
+    }
+
+    fn modified(&self) {
+        self.failed_update.found_modified();
+        self.metrics.frame_update("modified");
+        tracing::info!(service = %self.service, "the release on disk was modified: downloading the whole tarball instead of frames");
     }
 
     /// Whether nobody has changed the files of a release.

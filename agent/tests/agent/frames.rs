@@ -174,6 +174,7 @@ async fn changed_files_end_in_a_whole_download() {
         &|| fs::write(current("file-00-more"), "another file").unwrap(),
         &|| fs::remove_file(current("file-23")).unwrap(),
     ];
+    let mut ranges_ever = 0;
     for (number, change) in (1..).zip(changes) {
         change();
         edge.answers.forget();
@@ -183,7 +184,9 @@ async fn changed_files_end_in_a_whole_download() {
         assert_is_released(&world, &next);
         assert_eq!((whole(&edge), results(&agent)), (1, [0.0, 0.0]));
         assert_eq!(agent.metric("weir_agent_frame_updates_total", &[("result", "modified")]), f64::from(number));
+        ranges_ever += ranges(&edge);
     }
+    assert_eq!(ranges_ever, 1, "from the second one on the release is proved before anything is requested for it");
     assert_eq!(agent.metric("weir_agent_verify_failures_total", &[]), 0.0, "the edge has sent nothing wrong");
     agent.stop().await;
 }

@@ -8,7 +8,7 @@ use weir_protocol::observed::HookState;
 use crate::agent_under_test::{Agent, World, shop};
 use crate::assigned::until;
 use crate::edge::{Fault, TestEdge};
-use crate::tarball::with_content;
+use crate::tarball::{Written, with_content};
 
 async fn command(world: &World, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
@@ -114,15 +114,6 @@ async fn without_an_agent_the_release_is_switched_at_once() {
     agent.until("the first poll has ended", |status| status.polls > 0).await;
     assert_eq!(world.current().as_ref(), Some(&digests[1]));
 
-    // A release that somebody changed is not gone back to: it comes from an edge, or the current one stays.
-    let changed = world.service_dir().join(format!("releases/{}/content", digests[0]));
-    fs::write(&changed, "x").unwrap();
-    assert!(command(&world, &["rollback", "shop", &digests[0][..20]]).await.status.success());
-    let current = world.service_dir().join("current");
-    assert_eq!(fs::read_to_string(current.join("content")).unwrap(), "1");
-    assert_eq!(fs::read_link(&current).unwrap().to_str(), Some(format!("releases/{}.1", digests[0]).as_str()));
-    assert!(command(&world, &["rollback", "shop", &digests[1][..20]]).await.status.success());
-
     // A release that somebody removed cannot be gone back to: the current one stays.
     fs::write(world.path().join("root/.pins/shop"), format!("b3-{}\n", "0".repeat(64))).unwrap();
     let status = agent.until("the pin has failed", |status| status.last_error.is_some()).await;
@@ -132,6 +123,37 @@ async fn without_an_agent_the_release_is_switched_at_once() {
 
     let output = command(&world, &["rollback", "unknown"]).await;
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("`unknown`"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_release_that_was_changed_through_a_link_is_not_rolled_back_to() {
+    let (world, edge) = World::with_edge().await;
+    let mut config = world.config(&[edge.url()]);
+    config.releases.unchanged = weir_release::Unchanged::Link;
+    let publish = |content| {
+        let tar = Written::default().file("content", content).file("same", "same").finish();
+        edge.answers.publish(&shop(), tar).0.to_string()
+    };
+    let one = publish("1");
+    let mut agent = Agent::with_release(config).await;
+    let two = publish("2");
+    agent.poll().await;
+    let current = world.service_dir().join("current");
+    fs::write(current.join("same"), "changed").unwrap();
+    let of = |digest: &str| fs::read_to_string(world.service_dir().join("releases").join(digest).join("same")).unwrap();
+    assert_eq!((of(&one), of(&two)), ("changed".to_owned(), "changed".to_owned()), "it is one file");
+    // It comes from an edge.
+    assert!(command(&world, &["rollback", "shop"]).await.status.success());
+    let repaired = Some(format!("{one}.1"));
+    assert_eq!(world.current(), repaired);
+    let content = |name| fs::read_to_string(current.join(name)).unwrap();
+    assert_eq!((content("content"), content("same")), ("1".to_owned(), "same".to_owned()));
+    agent.stop().await;
+    // Without an agent there is no other one.
+    let output = command(&world, &["rollback", "shop", &two[..20]]).await;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("no longer on disk as it was"), "{error}");
+    assert_eq!(world.current(), repaired);
 }
 
 #[tokio::test]

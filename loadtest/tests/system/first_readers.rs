@@ -17,6 +17,9 @@ const EDGES: usize = 3;
 /// then edges rightly ask past a shield that keeps them waiting.
 const READERS_OF_AN_EDGE: usize = 3;
 
+/// More than the manifest has, and less than a frame.
+const BESIDES: usize = 64 << 10;
+
 async fn read(client: Client) -> anyhow::Result<()> {
     let response = client.send("GET", TARBALL, &[("accept-encoding", "identity")]).await?;
     anyhow::ensure!(response.status() == StatusCode::OK, "{}", response.status());
@@ -50,8 +53,9 @@ async fn fifty_concurrent_misses_of_a_large_tarball_fetch_each_object_once() -> 
         reader??;
     }
     let sent = one.at_origin("weir_origin_object_sent_bytes_total").await?;
-    // On a busy machine a few requests for objects are repeated, after a timeout. Readers that share nothing cost fifty times.
-    assert!((bytes..2 * bytes).contains(&(sent as usize)), "the origin sent {sent} bytes for {bytes}");
+    // So many bytes take a while in the nightly run: beside other tests a few requests for objects are repeated, after a timeout.
+    let besides = if nightly() { bytes } else { BESIDES };
+    assert!((bytes..bytes + besides).contains(&(sent as usize)), "the origin sent {sent} bytes for {bytes}");
     Ok(())
 }
 

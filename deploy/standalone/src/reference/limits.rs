@@ -192,7 +192,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | missing frames of a tarball, in bytes | three quarters |  | the whole tarball is fetched |
 | ranges of frames of one tarball | {agent/src/fetch/frames.rs MAX_RANGES} |  | the whole tarball is fetched |
 | bytes of the names in folders of a release, of those above one file | {agent/release/src/rebuild.rs MAX_NAME_BYTES} |  | the whole tarball is fetched |
-| entries of a release that are synced one by one: with more, the file system is synced as a whole | {agent/release/src/file_system_sync.rs MIN_ENTRIES} |  |  |
+| entries of a release for which the file system is synced as a whole | {agent/release/src/file_system_sync.rs MIN_ENTRIES} |  | those of a smaller one are synced one by one |
 | time for a sync of the file system | {agent/release/src/file_system_sync.rs LIMIT} |  | each file is synced by itself |
 | ranges that are requested at a time | {agent/src/poll/frames.rs RANGES_AT_ONCE} |  | the next ones wait |
 | bytes of a range, unless a single frame is larger | {agent/src/fetch/frames.rs MAX_RANGE_BYTES} |  | the next frames are another range |
