@@ -251,13 +251,15 @@ impl ServiceDirectory {
     }
 
     fn unpack(&self, tarball: &File, name: ReleaseName, before: Option<ReleaseName>) -> Result<(), ReleaseError> {
-        let ReleaseOptions { limits, modes, .. } = self.options;
+        let ReleaseOptions { limits, modes, unchanged, runs_commands, .. } = self.options;
+        let others_write = modes.group_write || runs_commands;
         let releases = self.path.join(RELEASES);
         let partial = releases.join(format!(".{name}.partial"));
         remove_tree(&partial)?;
         make_directory(&partial, modes.directory())?;
         let before = before.map(|before| self.release_path(before));
-        let before = before.and_then(|before| ReleaseBefore::open(tarball, &before, &partial, self.options));
+        let before =
+            before.and_then(|before| ReleaseBefore::open(tarball, &before, &partial, modes, unchanged, others_write));
         let unpacked = unpack(rewound(tarball)?, &partial, limits, modes, before).and_then(|is_on_disk| {
             let lost = if is_on_disk { None } else { compare(rewound(tarball)?, &partial, modes)? };
             let lost = lost.map(|lost| TarError::cannot_write(&partial, b"", io::Error::other(lost.to_string())));

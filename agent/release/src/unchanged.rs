@@ -10,8 +10,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::confined_dir::{ConfinedDir, is_type};
-use crate::directory::ReleaseOptions;
-use crate::modes::ReleaseModes;
+use crate::modes::{Modes, ReleaseModes};
 
 /// The bytes that are compared at a time.
 const PART: usize = 64 << 10;
@@ -68,10 +67,17 @@ pub(crate) struct ReleaseBefore<'a> {
 }
 
 impl<'a> ReleaseBefore<'a> {
-    /// `into`: the new directory, still empty. `None`: nothing is taken of it.
-    pub(crate) fn open(tarball: &'a File, release: &Path, into: &Path, options: ReleaseOptions) -> Option<Self> {
-        let ReleaseOptions { unchanged, modes, runs_commands, .. } = options;
-        let (clones, links) = (unchanged.clones(), unchanged.links(modes.group_write || runs_commands));
+    /// `into`: the new directory, still empty. `others_write`: whether other programs may write into releases. `None`: nothing is
+    /// taken of it.
+    pub(crate) fn open(
+        tarball: &'a File,
+        release: &Path,
+        into: &Path,
+        modes: Modes,
+        unchanged: Unchanged,
+        others_write: bool,
+    ) -> Option<Self> {
+        let (clones, links) = (unchanged.clones(), unchanged.links(others_write));
         if !clones && !links {
             return None;
         }
@@ -161,7 +167,6 @@ impl<'a> ReleaseBefore<'a> {
 mod tests {
     use super::*;
     use crate::compare::compare;
-    use crate::modes::Modes;
     use crate::unpack::{Limits, unpack};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -187,7 +192,6 @@ mod tests {
         /// Unpacks a release, and checks it.
         fn unpack(&self, name: &str, files: &Files, before: Option<&str>, unchanged: Unchanged, group_write: bool) {
             let (modes, limits) = (Modes { group_write }, Limits { max_files: 1000, max_bytes: 1 << 30 });
-            let options = ReleaseOptions { keep: 3, limits, modes, unchanged, runs_commands: false };
             let mut bytes = Vec::new();
             for (path, (contents, executable)) in files {
                 let (executable, size) = (*executable, contents.len() as u64);
@@ -199,7 +203,8 @@ mod tests {
             fs::write(self.path("tar"), &bytes).unwrap();
             let (tarball, into) = (File::open(self.path("tar")).unwrap(), self.path(name));
             crate::tree::make_directory(&into, modes.directory()).unwrap();
-            let before = before.and_then(|of| ReleaseBefore::open(&tarball, &self.path(of), &into, options));
+            let before = before
+                .and_then(|of| ReleaseBefore::open(&tarball, &self.path(of), &into, modes, unchanged, group_write));
             assert!(unpack(&bytes[..], &into, limits, modes, before).unwrap());
             assert_eq!(compare(&bytes[..], &into, modes).unwrap(), None);
         }
