@@ -32,6 +32,9 @@ pub const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The shortest `max_proof_age` but 0: freshness statements are requested once a minute.
 pub const MIN_PROOF_AGE: Duration = Duration::from_secs(120);
 
+/// The only `spread` that edges shorten: another one was chosen.
+pub const DEFAULT_SPREAD: Duration = Duration::from_secs(10);
+
 /// The largest accepted `max_downloads`.
 pub const MAX_DOWNLOADS: usize = 1024;
 
@@ -197,7 +200,7 @@ pub struct Config {
     /// Patterns of services that the agent may follow, among those that are assigned or match a pattern. Empty: all.
     pub allow: Vec<NameGlob>,
     /// Longest delay between an event of an edge and the download. A hash of the agent's and the service's name decides the
-    /// delay. `0s`: no delay. An edge shortens it if few agents follow the service (`agents.updates_per_second` there).
+    /// delay. `0s`: no delay. Edges with few agents shorten the default (`agents.updates_per_second` there), and no other value.
     #[serde(with = "duration")]
     pub spread: Duration,
     /// How long a followed service may be missing from the lists of the edge. Then the agent queries all edges, and stops
@@ -253,7 +256,7 @@ impl Default for Config {
             max_proof_age: Duration::from_secs(600),
             list: ServiceList::Listed,
             allow: Vec::new(),
-            spread: Duration::from_secs(10),
+            spread: DEFAULT_SPREAD,
             unassign_after: Duration::from_secs(600),
             remove_unassigned_after: Duration::ZERO,
             labels: Labels::default(),

@@ -95,10 +95,11 @@ metric_families! {
         /// `panic`: a bug, please report it.
         errors: IntCounterVec = "weir_agent_errors_total" { kind: ERROR_KINDS };
         /// Seconds of the parts of updates, in their order. `wait`: from an event until the agent polls (`spread`). `fetch`: until
-        /// the tarball is verified, composed of frames or downloaded. `unpack`: until the release is complete and synced to disk.
-        /// `check`, then `switch`. `hook`: each run of the hooks after it. Of polls that found nothing there is none.
+        /// the tarball is verified, composed of frames or downloaded, with the wait for other downloads and for edges that fail.
+        /// `unpack`: until the release is complete and synced to disk. `check`, then `switch`. `hook`: each run of the hooks after
+        /// it. Of polls that found nothing there is none.
         update_seconds: HistogramVec = "weir_agent_update_seconds" { part: UPDATE_PARTS }
-            [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
+            [0.1, 0.5, 2.5, 10.0, 60.0];
         /// Bytes of tarballs as they were received: of whole bodies, of deltas, or of frames that the release on disk lacked, with
         /// their manifests.
         fetched_bytes: IntCounterVec = "weir_agent_fetched_bytes_total" { kind: TransferKind::LABELS };

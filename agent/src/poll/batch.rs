@@ -229,6 +229,7 @@ impl Batch {
     /// Passes the rows on. Returns whether all edges are to be asked: lists lack a service for long.
     async fn take(&mut self, polled: Result<Answer, Failed>, selection: &Selection) -> bool {
         let (now, random) = (Instant::now(), fastrand::f64());
+        let spread = self.spread.take();
         self.services.list_error.send_replace(
             polled
                 .as_ref()
@@ -262,7 +263,7 @@ impl Batch {
         };
         self.schedule.answered(now, random);
         let Some(known) = &self.known else { return false };
-        let (rows, spread) = (known.rows.clone(), self.spread.take());
+        let rows = known.rows.clone();
         let list = List { services: names(&rows).collect(), selection: selection.clone(), spread };
         let is_overdue = self.roster.listed(list).await;
         // Events are about services that are followed. A tag of another form is none that a stream can begin at.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use weir_protocol::name::NodeName;
 
-use super::schedule::{MAX_RETRY_AFTER, back_off, jittered};
+use super::schedule::{ANNOUNCED_PAUSE, MAX_RETRY_AFTER, back_off, jittered};
 use crate::phase::phase;
 
 /// How long an edge is not asked that has no batch poll for this agent.
@@ -22,13 +22,15 @@ pub(crate) struct BatchSchedule {
     next: Instant,
     /// A poll out of turn.
     wanted: Option<Instant>,
+    /// No other one before this.
+    not_before: Instant,
 }
 
 impl BatchSchedule {
     /// The first poll is due immediately.
     pub(crate) fn new(agent: &NodeName, interval: Duration, now: Instant) -> Self {
         let phase = phase(&[agent.as_str(), "batch"]);
-        Self { interval, phase, answered_before: false, errors: 0, next: now, wanted: None }
+        Self { interval, phase, answered_before: false, errors: 0, next: now, wanted: None, not_before: now }
     }
 
     pub(crate) fn next(&self) -> Instant {
@@ -64,8 +66,10 @@ impl BatchSchedule {
 
     /// Something changed: a poll is due within `spread`, always at the same part of it.
     pub(crate) fn wanted(&mut self, now: Instant, spread: Duration) {
-        let wanted = now + spread.mul_f64(self.phase);
-        self.wanted = Some(self.wanted.map_or(wanted, |before| before.min(wanted)));
+        let wanted = (now + spread.mul_f64(self.phase)).max(self.not_before);
+        if self.wanted.is_none_or(|before| wanted < before) {
+            (self.wanted, self.not_before) = (Some(wanted), wanted + ANNOUNCED_PAUSE);
+        }
     }
 }
 

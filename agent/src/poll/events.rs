@@ -14,6 +14,7 @@ use weir_runtime::shutdown::Drain;
 use super::error::PollError;
 use super::response_status::succeeded;
 use super::schedule::back_off;
+use crate::config::DEFAULT_SPREAD;
 use crate::edge_client::{Asked, Edge, Edges, RequestError, Response};
 use crate::metrics::Metrics;
 use crate::phase::phase;
@@ -47,6 +48,11 @@ pub(crate) struct EventStream {
     pub(crate) errors: u32,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
+}
+
+/// What an edge makes of an agent's own `spread`: it shortens the default.
+fn shortened(own: Duration, of_edge: Option<Duration>) -> Option<Duration> {
+    of_edge.filter(|of_edge| own == DEFAULT_SPREAD && *of_edge < own)
 }
 
 /// Why a stream ended.
@@ -190,13 +196,14 @@ impl EventStream {
                 let Some(event) = AgentEvent::parse(&line)? else { continue };
                 self.errors = 0;
                 self.metrics.event(event.kind.as_str());
-                let spread = event.spread.map_or(self.spread, |spread| spread.min(self.spread));
+                let shortened = shortened(self.spread, event.spread);
+                let spread = shortened.unwrap_or(self.spread);
                 if !matches!(event.kind, AgentEventKind::Changed(_) | AgentEventKind::Upstream { .. }) {
                     self.last_spread = spread;
                 }
                 match event.kind {
                     AgentEventKind::Changed(row) => {
-                        self.services.tell(ReceivedRow { row, protocol, spread: event.spread });
+                        self.services.tell(ReceivedRow { row, protocol, spread: shortened });
                     }
                     AgentEventKind::Unassigned(_) | AgentEventKind::Assigned(_) | AgentEventKind::Resync => {
                         self.want(spread);
@@ -214,5 +221,24 @@ impl EventStream {
     /// Asks for a batch poll; a full queue already has such requests. The same event reaches all agents of an edge at once.
     fn want(&self, spread: Duration) {
         let _ = self.wanted.try_send(spread);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_shortens_the_default_and_prolongs_nothing() {
+        let [zero, second, hour] = [0, 1, 3600].map(Duration::from_secs);
+        for (own, of_edge, expected) in [
+            (DEFAULT_SPREAD, Some(second), Some(second)),
+            (DEFAULT_SPREAD, Some(hour), None),
+            (DEFAULT_SPREAD, None, None),
+            (hour, Some(second), None),
+            (zero, Some(second), None),
+        ] {
+            assert_eq!(shortened(own, of_edge), expected, "{own:?}, {of_edge:?}");
+        }
     }
 }

@@ -18,6 +18,9 @@ const SINGLE_AFTER: u32 = 2;
 /// The longest `Retry-After` that is honoured.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
+/// The shortest time between two polls that events ask for, whatever an edge says.
+pub(super) const ANNOUNCED_PAUSE: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Nothing before this time.
@@ -38,6 +41,8 @@ pub(crate) struct Schedule {
     /// Consecutive failed refreshes, polls not counted.
     refresh_errors: u32,
     next_poll: Instant,
+    /// An event causes no poll before this.
+    not_before: Instant,
     next_refresh: Instant,
 }
 
@@ -60,6 +65,7 @@ impl Schedule {
             errors: 0,
             refresh_errors: 0,
             next_poll: now,
+            not_before: now,
             next_refresh: now + refresh_interval.mul_f64(refresh_phase),
         }
     }
@@ -103,7 +109,10 @@ impl Schedule {
 
     /// An edge said that there is another release: a poll is due within `spread`, always at the same part of it.
     pub(crate) fn announced(&mut self, now: Instant, spread: Duration) {
-        self.next_poll = self.next_poll.min(now + spread.mul_f64(self.phase));
+        let due = (now + spread.mul_f64(self.phase)).max(self.not_before);
+        if due < self.next_poll {
+            (self.next_poll, self.not_before) = (due, due + ANNOUNCED_PAUSE);
+        }
     }
 
     /// The service was assigned to many agents at once: the first poll is due within `spread`.
@@ -254,6 +263,19 @@ mod tests {
         assert!((10..=30).contains(&refreshes), "{refreshes} downloads in ten intervals");
         schedule.succeeded(true, now, 0.5);
         assert_eq!(schedule.refresh_errors, 0);
+    }
+
+    #[test]
+    fn events_cause_one_poll_in_a_second() {
+        let now = Instant::now();
+        let mut schedule = Schedule::new(&"a".parse().unwrap(), &"s".parse().unwrap(), POLL, REFRESH, now);
+        schedule.succeeded(false, now, 0.5);
+        schedule.announced(now, Duration::ZERO);
+        assert_eq!(schedule.due(now), Due::Poll);
+        schedule.succeeded(false, now, 0.5);
+        schedule.announced(now, Duration::ZERO);
+        schedule.announced(now, Duration::ZERO);
+        assert_eq!(schedule.due(now), Due::At(now + ANNOUNCED_PAUSE));
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{Method, Version};
-use weir_agent::config::{HttpMode, ServiceConfig};
+use weir_agent::config::{DEFAULT_SPREAD, HttpMode, ServiceConfig};
 use weir_protocol::agent_event::AgentEventKind;
 use weir_protocol::event::Upstream;
 
@@ -60,8 +60,8 @@ async fn a_batch_poll_takes_the_place_of_single_ones() {
 }
 
 #[tokio::test]
-async fn an_edge_shortens_the_spread_and_never_prolongs_it() {
-    for (own, of_edge) in [(NEVER, Duration::ZERO), (Duration::ZERO, NEVER)] {
+async fn no_edge_prolongs_the_spread() {
+    for (own, of_edge) in [(DEFAULT_SPREAD, Duration::ZERO), (Duration::ZERO, NEVER)] {
         let (world, edge) = World::offering("one").await;
         edge.answers.assign(&[]);
         let mut config = world.config(&[edge.url()]);

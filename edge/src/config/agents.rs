@@ -10,8 +10,8 @@ use weir_runtime::config::ConfigError;
 pub struct AgentsConfig {
     /// Event streams to agents at a time. Further requests get 429, and those agents poll. At least 1.
     pub streams: usize,
-    /// How many agents may begin an update in a second: an edge tells its agents over how long to spread their updates after a
-    /// change, by the number that follow the service. An agent spreads them over its own `spread` at most. At least 1.
+    /// How many updates may start in a second: after a change, agents spread theirs over as long as updates of all services that
+    /// they follow would take. Never over more than their own `spread`. At least 1.
     pub updates_per_second: usize,
     /// Memory for what agents say that they run: about 500 bytes for each service of each agent. Beyond it messages get 429,
     /// and agents send them again later; nothing is dropped.

@@ -236,12 +236,8 @@ impl Inner {
 
     /// Over what all agents that get an event now spread what follows from it.
     fn spread_of(&self, kind: &AgentEventKind) -> Option<Duration> {
-        let agents = match kind {
-            AgentEventKind::Changed(row) => self.followers.of(&row.service),
-            AgentEventKind::Upstream { .. } => return None,
-            _ => self.open_streams(),
-        };
-        Some(spread(agents, self.updates_per_second))
+        let is_upstream = matches!(kind, AgentEventKind::Upstream { .. });
+        (!is_upstream).then(|| spread(self.followers.count(), self.updates_per_second))
     }
 
     /// The services that an agent follows now.

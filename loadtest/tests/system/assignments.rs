@@ -24,8 +24,7 @@ fn publish(upstream: &GitRepository, version: &str) -> anyhow::Result<()> {
 }
 
 /// An origin with three services and an operators' listener, whose URL is returned too; and an agent that follows what is
-/// assigned, polls once an hour, waits as long after an event unless its edge knows that it is alone, and writes down the services
-/// whose hooks run.
+/// assigned, polls once an hour, and writes down the services whose hooks run.
 async fn site() -> anyhow::Result<(Site, String)> {
     let services = [("shop-prod", "prod"), ("shop-stage", "stage"), ("bank", "bank")];
     let services = services.map(|(name, folder)| service(name, "main", &format!("deploy/{folder}"))).concat();
@@ -34,7 +33,7 @@ async fn site() -> anyhow::Result<(Site, String)> {
         follows: vec!["*"],
         exec: Some("echo $WEIR_SERVICE >> ../../../../hooks".to_owned()),
         auth: "mode = 'required'\nkeys = ['fleet.key.pub']",
-        agent: "token_file = 'agent.token'\nservices = 'assigned'\nspread = '1h'\nunassign_after = '0s'",
+        agent: "token_file = 'agent.token'\nservices = 'assigned'\nspread = '0s'\nunassign_after = '0s'",
         ..Plan::default()
     };
     let site = Site::new(|upstream| publish(upstream, "1"), plan).await?;

@@ -16,14 +16,18 @@ use std::time::Duration;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, timeout};
 
 /// The most folders that are watched of a repository.
 const MAX_FOLDERS: usize = 1_000;
 
-/// One push or commit replaces several files within this.
-const DEBOUNCE: Duration = Duration::from_millis(20);
+/// A push, a commit or a rebase has ended when nothing has changed for this long.
+const QUIET: Duration = Duration::from_millis(100);
 
-/// What is read of events at once.
+/// A change is reported after this, also while others follow.
+const LONGEST_BURST: Duration = Duration::from_secs(1);
+
+/// The bytes of events that are read at a time.
 const BUFFER: usize = 4 << 10;
 
 /// What changes below these folders is a ref.
@@ -112,9 +116,13 @@ impl RefWatch {
     pub async fn changed(&self) -> Result<RefChange, WatchError> {
         loop {
             if let Some(first) = self.read().await? {
-                tokio::time::sleep(DEBOUNCE).await;
-                let more = self.drain()?;
-                return Ok(if more == Some(RefChange::Folders) { RefChange::Folders } else { first });
+                let (end, mut change) = (Instant::now() + LONGEST_BURST, first);
+                while Instant::now() < end
+                    && let Ok(more) = timeout(QUIET, self.read()).await
+                {
+                    change = if more? == Some(RefChange::Folders) { RefChange::Folders } else { change };
+                }
+                return Ok(change);
             }
         }
     }

@@ -73,7 +73,9 @@ impl PartStatements {
         let why = answer.as_ref().err().map_or("it states none", |error| error.into_str());
         let stated = answer.map(|answer| answer.services).unwrap_or_default();
         let mut known = self.known();
-        for statement in stated.iter().filter_map(|each| signer.read_freshness(&each.envelope)) {
+        for mut statement in stated.iter().filter_map(|each| signer.read_freshness(&each.envelope)) {
+            // A clock that is ahead vouches for nothing that is to come.
+            statement.time = statement.time.min(SystemTime::now());
             if let Some(known) = known.get_mut(&statement.service) {
                 known.statement = Some(statement);
             }
@@ -93,7 +95,6 @@ impl PartStatements {
     }
 }
 
-/// One of a clock that is ahead counts as one of now.
 fn counts(statement: &Freshness, now: SystemTime) -> bool {
-    now.duration_since(statement.time).is_ok_and(|age| age < MAX_AGE) || statement.time > now
+    now.duration_since(statement.time).is_ok_and(|age| age < MAX_AGE)
 }

@@ -49,7 +49,7 @@ async fn trigger_polls(
     watch: &std::sync::Arc<weir_git::ref_watch::RefWatch>,
     state: &mut watch::Receiver<RepositoryState>,
 ) -> Option<weir_git::ref_watch::WatchError> {
-    use weir_git::ref_watch::{RefChange, WatchError};
+    use weir_git::ref_watch::RefChange;
 
     loop {
         // The first time for what moved before the watch began.
@@ -59,7 +59,11 @@ async fn trigger_polls(
             tokio::select! {
                 change = &mut changed => match change {
                     Ok(RefChange::Refs) => break,
-                    Ok(RefChange::Folders) => return None,
+                    Ok(RefChange::Folders) => {
+                        // The next watch may fail.
+                        repository.signals.poll.notify_one();
+                        return None;
+                    }
                     Err(error) => {
                         repository.signals.poll.notify_one();
                         return Some(error);
@@ -69,7 +73,7 @@ async fn trigger_polls(
                 () = next_poll(state) => {
                     let watch = watch.clone();
                     if !tokio::task::spawn_blocking(move || watch.is_current()).await.unwrap_or(false) {
-                        return Some(WatchError::Lost);
+                        return None;
                     }
                 }
             }

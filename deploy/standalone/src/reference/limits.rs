@@ -200,6 +200,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | time before this rate is needed | {agent/src/fetch/mod.rs SLOW_START} |  |  |
 | time for the body of a document: a batch poll, a descriptor, statements | {agent/src/edge_client/response.rs DOCUMENT_TIMEOUT} |  | the request fails |
 | wait for the handshake of HTTP/3 | {agent/src/edge_client/edge.rs RACE_DELAY} |  | the request uses HTTP/2; the handshake goes on |
+| pause between two polls of a service that events cause | {agent/src/poll/schedule.rs ANNOUNCED_PAUSE} |  | the second one waits |
 | pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |
 | the same for what it runs | {agent/src/observed/outbox.rs UNAVAILABLE_PAUSE} |  | the longest pause |
 | services that an edge is told of as assigned and not allowed | {agent/src/observed/mod.rs MAX_NOT_ALLOWED} |  | further ones are not told. Metric: `weir_agent_services_not_allowed` |
