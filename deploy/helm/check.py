@@ -29,7 +29,7 @@ REFUSED = [
 ]
 # Values that helm accepts and the program refuses, and what the error names: the gate sees it, and no pod crashes.
 REFUSED_BY_PROGRAM = [
-    (["every-key", "--set=origin.config.service[3].parts[1].repository=settings"], "one repository"),
+    (["every-key", "--set=origin.config.service[3].parts[1].repository=settings"], "different owners in a cluster"),
 ]
 
 
