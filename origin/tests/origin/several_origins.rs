@@ -24,7 +24,7 @@ async fn each_repository_has_one_owner_on_a_bucket() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_moves_with_the_configuration_files() {
     let Some(server) = TestServer::moto() else { return };
-    let hub = Hub::on_bucket(11, &server).await;
+    let hub = Hub::on_bucket(10, &server).await;
     let empty = |index| {
         let mut config = hub.config(index);
         config.repositories.clear();
