@@ -14,7 +14,7 @@ use crate::signing::{new_key, statements};
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_have_other_owners_on_a_bucket() {
     let Some(server) = TestServer::moto() else { return };
-    Box::pin(Composed::of(Hub::on_bucket(7, &server).await).live()).await;
+    Box::pin(Composed::of(Hub::on_bucket(13, &server).await).live()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

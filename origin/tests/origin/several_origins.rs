@@ -24,7 +24,7 @@ async fn each_repository_has_one_owner_on_a_bucket() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_moves_with_the_configuration_files() {
     let Some(server) = TestServer::moto() else { return };
-    let hub = Hub::on_bucket(10, &server).await;
+    let hub = Hub::on_bucket(14, &server).await;
     let empty = |index| {
         let mut config = hub.config(index);
         config.repositories.clear();
@@ -114,7 +114,7 @@ async fn each_repository_has_one_owner_on_etcd() {
 /// An address of loopback that no other process of the tests uses.
 pub(crate) fn address(test: u8, host: u8) -> String {
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    format!("127.{high}.{low}.{}", 20 * test + host)
+    format!("127.{high}.{low}.{}", 10 * test + host)
 }
 
 /// Several origins of one upstream.
