@@ -19,7 +19,7 @@ async fn parts_have_other_owners_on_a_bucket() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_have_other_owners_on_etcd() {
-    let Some((hub, _server, _dir)) = Hub::on_etcd(9) else { return };
+    let Some((hub, _server, _dir)) = Hub::on_etcd(15) else { return };
     Box::pin(Composed::of(hub).live()).await;
 }
 
