@@ -86,8 +86,7 @@ impl Task for Roster {
                 }
                 Message::Listed(list, done) => {
                     let is_current = self.is_selected(&list.selection);
-                    let own = self.composition.config.spread;
-                    let spread = list.spread.map_or(own, |spread| spread.min(own));
+                    let spread = list.spread.unwrap_or(self.composition.config.spread);
                     if is_current {
                         self.take(list);
                         self.reconcile(spread).await;

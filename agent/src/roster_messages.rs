@@ -31,7 +31,7 @@ pub(crate) struct List {
     pub(crate) services: BTreeSet<ServiceName>,
     /// What it was asked for.
     pub(crate) selection: Selection,
-    /// The first polls of services that begin are spread over this, at most over the agent's own `spread`.
+    /// Over what the first polls of new services are spread, if not over the agent's own `spread`.
     pub(crate) spread: Option<Duration>,
 }
 

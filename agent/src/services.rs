@@ -37,7 +37,7 @@ pub(crate) enum Command {
 pub(crate) struct ReceivedRow {
     pub(crate) row: BatchRow,
     pub(crate) protocol: Protocol,
-    /// Over what a fetch that follows is spread, as the edge says; at most over the agent's own `spread`.
+    /// Over what a fetch that follows is spread, if not over the agent's own `spread`.
     pub(crate) spread: Option<Duration>,
 }
 

@@ -120,9 +120,13 @@ mod linux {
             assert!(within(Duration::MAX, Box::new(|| true)) && !within(Duration::MAX, Box::new(|| false)));
             // Two at once are late.
             let (ends, late): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel::<()>()).unzip();
+            let both = std::sync::Barrier::new(2);
             thread::scope(|scope| {
                 for ended in late {
-                    scope.spawn(move || sync_within(Duration::from_millis(100), &COUNT, move || ended.recv().is_err()));
+                    scope.spawn(|| {
+                        both.wait();
+                        sync_within(Duration::from_secs(1), &COUNT, move || ended.recv().is_err())
+                    });
                 }
             });
             assert_eq!(COUNT.load(Ordering::Acquire), 2);

@@ -49,6 +49,7 @@ pub use lock::RootLock;
 pub use modes::Modes;
 pub use name::{ReleaseName, ReleaseNameError};
 pub use pins::{Pin, Pins, read_pins, remove_pin, write_pin};
+pub use rebuild::digest_of;
 pub use state::{HookJob, ReleaseRecord, State};
 pub use tar_reader::TarError;
 pub use tar_record::TarRecord;

@@ -146,24 +146,26 @@ impl Read for RebuiltTar {
     }
 }
 
-/// The digest of the tar of a release, which has at most `size` bytes.
-pub(crate) fn digest_on_disk(release: &Path, size: u64) -> io::Result<TarballDigest> {
+/// The digest of a tar. Blocks.
+pub fn digest_of(tar: impl Read) -> io::Result<TarballDigest> {
     let mut hasher = blake3::Hasher::new();
-    io::copy(&mut BufReader::with_capacity(256 << 10, RebuiltTar::begin(release, size, usize::MAX)?), &mut hasher)?;
+    io::copy(&mut BufReader::with_capacity(256 << 10, tar), &mut hasher)?;
     Ok(hasher.finalize().into())
 }
 
-/// Whether a file of a release may be that of another one, too.
+/// The digest of the tar of a release, which has at most `size` bytes.
+pub(crate) fn digest_on_disk(release: &Path, size: u64) -> io::Result<TarballDigest> {
+    digest_of(RebuiltTar::begin(release, size, usize::MAX)?)
+}
+
+/// Whether a file of a release may be that of another one, too. Folders that a hook made unreadable are left out.
 pub(crate) fn has_links(release: &Path) -> io::Result<bool> {
-    let (mut found, mut result) = (false, Ok(()));
-    let mut stats = ConfinedDir::open(release)?;
-    ConfinedDir::open(release)?.walk(|path, is_directory| {
-        if !is_directory {
-            result = stats.stat(path).map(|stat| found |= stat.is_some_and(|stat| stat.st_nlink > 1));
-        }
-        result.is_ok() && !found
+    let (mut found, mut stats) = (false, ConfinedDir::open(release)?);
+    ConfinedDir::open(release)?.skip_unreadable().walk(|path, is_directory| {
+        found = !is_directory && stats.stat(path).is_ok_and(|stat| stat.is_some_and(|stat| stat.st_nlink > 1));
+        !found
     })?;
-    result.map(|()| found)
+    Ok(found)
 }
 
 fn is_executable(stat: &Stat) -> bool {

@@ -40,20 +40,6 @@ impl Unchanged {
     }
 }
 
-/// When a file was written, and when anything of it was changed; a link changes the second.
-type Times = [i64; 4];
-
-fn written(stat: &Stat) -> Times {
-    #[expect(clippy::unnecessary_cast, reason = "their types differ between architectures")]
-    [stat.st_mtime as i64, stat.st_mtime_nsec as i64, 0, 0]
-}
-
-fn written_or_changed(stat: &Stat) -> Times {
-    let [seconds, nanoseconds, ..] = written(stat);
-    #[expect(clippy::unnecessary_cast, reason = "their types differ between architectures")]
-    [seconds, nanoseconds, stat.st_ctime as i64, stat.st_ctime_nsec as i64]
-}
-
 /// The release before, while a tarball is unpacked.
 pub(crate) struct ReleaseBefore<'a> {
     tarball: &'a File,
@@ -108,39 +94,41 @@ impl<'a> ReleaseBefore<'a> {
         if !is_candidate || !(self.clones || may_link) || !self.is_same(&old, position, size).unwrap_or(false) {
             return Ok(false);
         }
-        let is_as_it_was = |times: fn(&Stat) -> Times| {
-            rustix::fs::fstat(&old).is_ok_and(|now| (now.st_size, times(&now)) == (stat.st_size, times(&stat)))
-        };
-        if self.clones {
-            match into.clone_file(path, executable, &old) {
-                // Nobody has written to it meanwhile.
-                Ok(()) if is_as_it_was(written_or_changed) => return Ok(true),
-                Ok(()) => {
-                    into.remove_file(path)?;
-                    return Ok(false);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(error) => match Errno::from_io_error(&error) {
-                    // This file system cannot: it is not asked again.
-                    Some(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOSYS | Errno::NOTTY) => self.clones = false,
-                    // It is written instead, which says what else is wrong.
-                    _ => return Ok(false),
-                },
-            }
-        }
-        if !may_link {
+        let is_made = (self.clones && self.clone_file(into, path, executable, &old)?)
+            || (may_link && !self.clones && self.link_file(into, path, &stat)?);
+        if !is_made {
             return Ok(false);
         }
+        // Nobody has written to it meanwhile.
+        let written = |stat: &Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+        if rustix::fs::fstat(&old).is_ok_and(|now| written(&now) == written(&stat)) {
+            return Ok(true);
+        }
+        into.remove_file(path)?;
+        Ok(false)
+    }
+
+    fn clone_file(&mut self, into: &mut ConfinedDir, path: &[u8], executable: bool, old: &File) -> io::Result<bool> {
+        let Err(error) = into.clone_file(path, executable, old) else { return Ok(true) };
+        match Errno::from_io_error(&error) {
+            Some(Errno::EXIST) => return Err(error),
+            // This file system cannot: it is not tried again.
+            Some(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOSYS | Errno::NOTTY) => self.clones = false,
+            // This file cannot: it is written.
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// Makes a link of the file with this `stat`, and not of one that was put in its place meanwhile.
+    fn link_file(&mut self, into: &mut ConfinedDir, path: &[u8], stat: &Stat) -> io::Result<bool> {
         match into.link_file(path, &mut self.dir) {
-            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
             // It has the most links that it can have, is protected (proc(5), fs.protected_hardlinks), or this file system has none.
             Err(_) => return Ok(false),
+            Ok(()) => {}
         }
-        // The file that was compared, and not one that was put in its place meanwhile.
-        let made = into.stat(path)?;
-        let is_the_same = made.is_some_and(|made| (made.st_dev, made.st_ino) == (stat.st_dev, stat.st_ino));
-        if is_the_same && is_as_it_was(written) {
+        if into.stat(path)?.is_some_and(|made| (made.st_dev, made.st_ino) == (stat.st_dev, stat.st_ino)) {
             return Ok(true);
         }
         into.remove_file(path)?;

@@ -51,13 +51,6 @@ pub(super) fn write(
     Ok((file, digest, size))
 }
 
-/// The digest of a tar. Blocks.
-pub(crate) fn digest_of(tar: impl Read) -> io::Result<TarballDigest> {
-    let mut hasher = blake3::Hasher::new();
-    io::copy(&mut BufReader::with_capacity(PART, tar), &mut hasher)?;
-    Ok(hasher.finalize().into())
-}
-
 pub(super) fn copy(
     mut from: impl Read,
     to: &mut File,

@@ -16,7 +16,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::Manifest;
 use weir_protocol::observed::Transfer;
 
-pub(crate) use decode::{Coding, digest_of};
+pub(crate) use decode::Coding;
 pub(crate) use delta::{Dictionary, is_delta};
 pub(crate) use download::Download;
 pub(crate) use frames::{Missing, Plan, compose};

@@ -162,8 +162,9 @@ impl Hook {
         tracing::info!(service = %self.service, %digest, attempt = u64::from(job.attempts) + 1, "running the hooks");
         let started = Instant::now();
         let result = self.run_hooks(job).await;
-        self.metrics.seconds.observe(started.elapsed().as_secs_f64());
-        let hook_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let took = started.elapsed();
+        self.metrics.seconds.observe(took.as_secs_f64());
+        let hook_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let succeeded = result.is_ok();
         self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
         match &result {

@@ -230,7 +230,7 @@ impl Follower {
     async fn take_row(&mut self, received: ReceivedRow) -> Option<()> {
         self.parts = UpdateParts::default();
         let ReceivedRow { row, protocol, spread } = received;
-        let spread = spread.map_or(self.spread, |spread| spread.min(self.spread));
+        let spread = spread.unwrap_or(self.spread);
         let state = self.directory.state();
         let release = state.release.as_ref();
         let credible = highest_credible(SystemTime::now());

@@ -18,7 +18,7 @@ use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{MAX_OBJECT_BYTES, Manifest};
 use weir_protocol::observed::{Transfer, TransferKind};
 use weir_protocol::route::Route;
-use weir_release::ReleaseName;
+use weir_release::{ReleaseName, digest_of};
 
 use super::error::PollError;
 use super::poller::Poller;
@@ -26,9 +26,7 @@ use super::request::EdgePoll;
 use super::response_status::succeeded;
 use super::spool::Spool;
 use crate::edge_client::{BodyRange, Protocol, RequestError, TarballRequest};
-use crate::fetch::{
-    FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, digest_of, max_encoded_bytes,
-};
+use crate::fetch::{FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, max_encoded_bytes};
 
 /// The smallest encoded body of which frames are requested: a smaller one is only a few frames.
 const MIN_BODY_BYTES: u64 = 512 << 10;
