@@ -1,8 +1,9 @@
 //! Tells the workers of composed services when a service that is a part of them has another version: one that this origin has
 //! published, or one that it has read of another member.
 //!
-//! In a cluster the owner of a part tells the owners of what is composed of it, which read its record again then. They also do
-//! so every [`READ_AGAIN_AFTER`], because a message may be lost.
+//! In a cluster the owner of a part notifies the owners of what is composed of it, which read its record again then. Every
+//! [`RESOLVE_AGAIN_AFTER`] all parts are resolved again, in a cluster after their records were read: a message may be lost, and
+//! what could not be read may be readable now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use crate::reconcile::PartSources;
 /// The versions of the services that are parts.
 type Versions = BTreeMap<ServiceName, watch::Receiver<Option<Arc<Descriptor>>>>;
 
-/// How often the records of parts that others own are read again.
-const READ_AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// How often all parts that are services are resolved again.
+const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// What the owner of a part tells others by.
 #[derive(Clone)]
@@ -37,15 +38,13 @@ pub(crate) struct Members {
 
 /// Starts to follow the services that are parts, until the drain. `members`: of a cluster.
 pub(crate) fn start(catalog: Arc<Catalog>, parts: Arc<PartSources>, members: Option<Members>, drain: &Drain) {
-    if let Some(members) = members.clone() {
-        let (begun, catalog, parts) = (drain.clone(), catalog.clone(), parts.clone());
-        drain.spawn(async move {
-            tokio::select! {
-                () = begun.begun() => {}
-                () = members.read_again(&catalog, &parts) => {}
-            }
-        });
-    }
+    let (begun, of_catalog, of_parts, of_members) = (drain.clone(), catalog.clone(), parts.clone(), members.clone());
+    drain.spawn(async move {
+        tokio::select! {
+            () = begun.begun() => {}
+            () = resolve_again(&of_catalog, &of_parts, of_members.as_ref()) => {}
+        }
+    });
     let begun = drain.clone();
     drain.spawn(async move {
         tokio::select! {
@@ -91,32 +90,34 @@ impl Members {
             let (client, of) = (self.client.clone(), of.clone());
             drain.spawn(async move {
                 if let Err(error) = client.changed(&url, &of).await {
-                    let after = READ_AGAIN_AFTER.as_secs();
+                    let after = RESOLVE_AGAIN_AFTER.as_secs();
                     tracing::warn!(member = url, repository = %of, %error, after, "a member was not told of a new part: it reads it later");
                 }
             });
         }
     }
 
-    /// Reads what others own of the parts of what this origin publishes, again and again.
-    async fn read_again(&self, catalog: &Catalog, parts: &PartSources) {
-        loop {
-            sleep(READ_AGAIN_AFTER).await;
-            let snapshot = catalog.snapshot();
-            let mut elsewhere = BTreeSet::new();
-            for part in parts.part_services_of(|home| snapshot.owns(home)) {
-                match snapshot.definitions.home_of(&part) {
-                    Some(of) => drop((!snapshot.owns(&of)).then(|| elsewhere.insert(of))),
-                    // Its owner may have retired it only after the definition was gone.
-                    None => drop(parts.resolve_composed(&part)),
-                }
-            }
-            for repository in elsewhere {
-                if let Err(error) = self.publisher.ownership.refresh(&repository, READ_AGAIN_AFTER / 2).await {
-                    tracing::warn!(%repository, %error, "the record of a part cannot be read: its last version stays");
-                }
+    /// Reads the records of these parts that other members own.
+    async fn read(&self, parts: &[ServiceName], snapshot: &Snapshot) {
+        let homes = parts.iter().filter_map(|part| snapshot.definitions.home_of(part));
+        for repository in homes.filter(|home| !snapshot.owns(home)).collect::<BTreeSet<_>>() {
+            if let Err(error) = self.publisher.ownership.refresh(&repository, RESOLVE_AGAIN_AFTER / 2).await {
+                tracing::warn!(%repository, %error, "the record of a part cannot be read: its last version stays");
             }
         }
+    }
+}
+
+/// Has the workers of composed services resolve all parts that are services, again and again.
+async fn resolve_again(catalog: &Catalog, parts: &PartSources, members: Option<&Members>) {
+    loop {
+        sleep(RESOLVE_AGAIN_AFTER).await;
+        let snapshot = catalog.snapshot();
+        let all = parts.part_services_of(|home| snapshot.owns(home));
+        if let Some(members) = members {
+            members.read(&all, &snapshot).await;
+        }
+        all.iter().for_each(|part| drop(parts.resolve_composed(part)));
     }
 }
 

@@ -180,9 +180,7 @@ fn meaning(is_top: bool, events: ReadFlags, name: &[u8]) -> Result<Option<RefCha
 
 /// The folder of the repository or checkout at a path, and the one with its refs if that is another one, without symlinks.
 fn folders_of(path: &Path) -> Result<Vec<PathBuf>, WatchError> {
-    let mut with_suffix = path.as_os_str().to_owned();
-    with_suffix.push(".git");
-    let candidates = [path.join(".git"), path.to_owned(), with_suffix.into()];
+    let candidates = [path.join(".git"), path.to_owned()];
     let found = candidates.iter().find_map(|candidate| {
         let folder = named_in(candidate, "gitdir: ").unwrap_or_else(|| candidate.clone());
         folder.join("HEAD").symlink_metadata().is_ok().then_some(folder)

@@ -4,8 +4,8 @@
 //! `start` starts a worker, and others use its `handle`. The worker alone composes: it owns `polls` (with `schedule`), `steps`,
 //! `back_offs`, `maintenance`, `rebuild`, `step_backs`, `part_changes` and `revision_reports` (with `revisions`), none of which
 //! knows it. The tasks that these start: `poll` (with `poll_watchdog` and `poll_permit`), `pipeline` (with `lfs` and `build`) and
-//! `bundles`. `ref_watch` triggers polls of a repository on this machine. They share `repository`, and all repositories `context`. Limits: `limiter` and `budget`. `preview` serves dry runs.
-//! `part_sources` joins the sources of composed services, and with `published_parts` what other services have published.
+//! `bundles`. `ref_watch` triggers polls of a repository on this machine. They share `repository`, and all repositories `context`.
+//! Limits: `limiter` and `budget`. `preview` serves dry runs. `part_sources` joins the sources of composed services, and with `published_parts` what other services have published.
 //!
 //! Blocking work runs as a `job` on its own thread, with a deadline. A thread that ignores the deadline delays only its own
 //! repository.

@@ -146,7 +146,9 @@ impl PartSources {
         for part in services.iter().flat_map(|service| &service.parts) {
             match part.of_service() {
                 Some(service) => {
-                    let current = versions.entry(service).or_insert_with(|| self.published.current(service));
+                    let current = versions.entry(service);
+                    let current =
+                        current.or_insert_with(|| self.published.current(service, part.used_generation().is_some()));
                     let found = current.clone().and_then(|current| published_part(part, &current));
                     resolved.insert(Arc::as_ptr(part), found.map_err(|failure| of_part(part, failure)));
                 }

@@ -15,7 +15,7 @@ use weir_upstream::free_disk;
 
 use crate::tar_reader::TarReader;
 
-/// The greatest age of another owner's record that is used.
+/// The greatest age of another owner's record that is used, once a version of the part was.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// What services have published.
@@ -34,14 +34,16 @@ impl PublishedParts {
     }
 
     /// The version in force of a service. While its record is damaged, nobody knows whether it is.
-    pub(super) fn current(&self, service: &ServiceName) -> Result<Arc<Descriptor>, ServiceFailure> {
+    /// `is_used`: one was used before; else an owner before this one may have used a newer one than this copy has.
+    pub(super) fn current(&self, service: &ServiceName, is_used: bool) -> Result<Arc<Descriptor>, ServiceFailure> {
         let failed = |reason| ServiceFailure::transient("resolve", reason);
         let repositories = &self.publisher.repositories;
         // Of another owner it is read again, because an older copy would take the composed service back.
         let of_others = |repository: &RepositoryName| repositories.fence(repository).is_none();
         let all = if repositories.is_in_cluster() { repositories.repositories_of(service) } else { Vec::new() };
         for repository in all.into_iter().filter(of_others) {
-            let read = self.runtime.block_on(self.publisher.ownership.refresh(&repository, MAX_AGE));
+            let max_age = if is_used { MAX_AGE } else { Duration::ZERO };
+            let read = self.runtime.block_on(self.publisher.ownership.refresh(&repository, max_age));
             read.map_err(|error| failed(format!("the record of repository `{repository}`: {error}")))?;
         }
         let (repository, current) =
