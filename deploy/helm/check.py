@@ -26,6 +26,8 @@ REFUSED = [
     (["edges-only", "--set=edge.kind=Hub"], "edge.kind"),
     (["edges-only", "--set-json=edge.config.origin=[]"], "edge.config.origin"),
     (["every-key", "--set=origin.config.agent[0].labels=canary"], "labels"),
+    (["every-key", "--set-json=origin.config.service[3].parts[1]={\"to\": \"a\"}"], "parts"),
+    (["every-key", "--set-json=origin.config.service[3].parts[1]={\"to\": \"a\", \"repository\": \"b\", \"service\": \"c\"}"], "parts"),
 ]
 # Values that helm accepts and the program refuses, and what the error names: the gate sees it, and no pod crashes.
 REFUSED_BY_PROGRAM = [
