@@ -131,7 +131,7 @@ impl SelfApi {
     pub(crate) fn bounds(&self) -> [Bound; 2] {
         let inner = &*self.inner;
         inner.following.run_pending_tasks();
-        let streams = inner.open_streams() as u64;
+        let streams = (inner.max_streams - inner.streams.available_permits()) as u64;
         [
             ("agent_streams", streams, inner.max_streams as u64),
             ("agent_following_bytes", inner.following.weighted_size(), MAX_FOLLOWING_BYTES),
@@ -230,10 +230,6 @@ fn following_key(agent: &Agent, wanted: &Wanted) -> (Agent, Wanted) {
 }
 
 impl Inner {
-    fn open_streams(&self) -> usize {
-        self.max_streams - self.streams.available_permits()
-    }
-
     /// Over what all agents that get an event now spread what follows from it.
     fn spread_of(&self, kind: &AgentEventKind) -> Option<Duration> {
         let is_upstream = matches!(kind, AgentEventKind::Upstream { .. });
