@@ -53,11 +53,11 @@ def until(what, found):
 class Process:
     running = []
 
-    def __init__(self, name, work, text):
+    def __init__(self, name, work, text, binaries=None):
         self.admin = f"http://127.0.0.1:{(port := free_port())}"
         config = work / f"{name}.toml"
         config.write_text(f'admin_listen = "127.0.0.1:{port}"\n{text}')
-        self.process = subprocess.Popen([BIN / name, "--config", config], env=os.environ | {"WEIR_LOG": "error"}, cwd=work)
+        self.process = subprocess.Popen([(binaries or BIN) / name, "--config", config], env=os.environ | {"WEIR_LOG": "error"}, cwd=work)
         self.running.append(self)
 
     def file(self, name):
@@ -140,7 +140,7 @@ service = [{{ name = "shop", repository = "shop", ref = "{name}", folder = "" }}
 name = "edge-1"
 listen = "127.0.0.1:{self.listen}"
 tls = {{ certificate = "edge.pem", key = "edge.key" }}
-auth = {{ mode = "open" }}
+auth = {{ mode = "open", client_ca = "ca.pem" }}
 cache = {{ dir = "edge-cache" }}
 push = {{ prefetch_within = "0s" }}
 origin = [{{ url = "https://127.0.0.1:{listen}", ca = "ca.pem", client_certificate = "edge-client.pem", client_key = "edge-client.key" }}]
@@ -149,17 +149,17 @@ origin = [{{ url = "https://127.0.0.1:{listen}", ca = "ca.pem", client_certifica
         self.deltas_before = 0
         self.agent = None
 
-    def start_agent(self):
+    def start_agent(self, root=None, binaries=None, more='poll_interval = "1s"'):
         # Each has a folder of its own: to delete one takes minutes on a busy disk.
         self.agent = Process("weir-agent", self.work, f"""
 edges = ["https://127.0.0.1:{self.listen}"]
 ca = "ca.pem"
-root = "root-{free_port()}"
+root = "{root or f"root-{free_port()}"}"
 http = "{self.http}"
 spread = "0s"
-poll_interval = "1s"
 service = [{{ name = "shop" }}]
-""")
+{more}
+""", binaries)
 
     def descriptor(self):
         return read_json(f"https://127.0.0.1:{self.listen}/v1/services/shop", context=self.tls)

@@ -11,7 +11,7 @@ import os, pathlib, random, shutil, statistics, subprocess, sys, tempfile, threa
 from signal import SIGCONT, SIGSTOP
 
 import frames
-from frames import Process, Weir, commit, git, until
+from frames import Process, Weir, commit, git, read, until
 
 ROUNDS = int(os.environ.get("ROUNDS", 5))
 
@@ -27,20 +27,7 @@ def name(number):
 
 
 class Measured(Weir):
-    """An agent whose root is in a folder of its own."""
-
-    def start_agent(self, folder, binaries):
-        self.root, frames.BIN, kept = folder / "root", binaries, frames.BIN
-        self.agent = Process("weir-agent", self.work, f"""
-edges = ["https://127.0.0.1:{self.listen}"]
-ca = "ca.pem"
-root = "{self.root}"
-http = "h2"
-spread = "0s"
-poll_interval = "1s"
-service = [{{ name = "shop" }}]
-""")
-        frames.BIN = kept
+    """Agents whose roots are in folders of their own."""
 
     def seconds_to(self, digest, began):
         current = self.root / "shop/current"
@@ -52,6 +39,12 @@ service = [{{ name = "shop" }}]
 
     def digest(self):
         return self.descriptor()["publication"]["digest"]
+
+
+def certificate(work, name):
+    """With a certificate of its own an agent gets events, and nothing waits for a poll."""
+    subprocess.run([frames.BIN / "weir", "certificates", "--out", work, "--agent", name], check=True, capture_output=True)
+    return f'name = "{name}"\nclient_certificate = "agent-{name}.pem"\nclient_key = "agent-{name}.key"'
 
 
 def timed(*commands):
@@ -111,8 +104,10 @@ def measure(work, folder, count):
         subprocess.run(["sync", "-f", folder], check=True)
         (folder / way).mkdir()
         began = time.monotonic()
-        weir.start_agent(folder / way, binaries)
+        weir.root = folder / way / "root"
+        weir.start_agent(weir.root, binaries, certificate(weir.work, way))
         first[way] = weir.seconds_to(weir.digest(), began)
+        until("the agent gets events", lambda: "weir_agent_event_stream_connected 1" in read(f"{weir.agent.admin}/metrics"))
         running[way] = (weir.agent, weir.root)
     peer = GitSync(folder, repository)
     peer.update(head)
@@ -120,6 +115,8 @@ def measure(work, folder, count):
         # Each has a commit of its own, and the machine for itself.
         way = [*taken][mark % len(taken)]
         changed = (count // 3 + mark * 17) % count
+        # An agent polls once in a second at most, whatever happens.
+        time.sleep(1.1)
         for agent, _ in running.values():
             agent.process.send_signal(SIGSTOP)
         head = commit(repository, head, [("100644", name(changed), contents(changed, mark))])
