@@ -9,7 +9,7 @@ use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::Manifest;
@@ -33,6 +33,22 @@ use crate::tree::{make_directory, remove_tree, sync_directory};
 use crate::unchanged::{ReleaseBefore, Unchanged};
 use crate::unpack::{Limits, unpack};
 use crate::{frames_file, prune, state_file, switch};
+
+/// A release that is complete on disk.
+#[derive(Debug, Clone, Copy)]
+pub struct Created {
+    /// Its name.
+    pub name: ReleaseName,
+    /// How long the sync took.
+    pub sync: Duration,
+}
+
+/// One that was there.
+impl From<ReleaseName> for Created {
+    fn from(name: ReleaseName) -> Self {
+        Self { name, sync: Duration::ZERO }
+    }
+}
 
 /// How releases are made and kept.
 #[derive(Debug, Clone, Copy)]
@@ -129,6 +145,7 @@ impl ServiceDirectory {
                 tracing::warn!(service = %self.service, digest = %release.directory.digest(), "`current` does not point at the release any more");
                 if switch::is_on_disk(&self.release_path(release.directory))? {
                     self.switch_at(release, None)?;
+                    self.prune();
                     Restored::Link
                 } else {
                     self.change(|state| *state = state.without_release())?;
@@ -230,19 +247,19 @@ impl ServiceDirectory {
         digest: TarballDigest,
         first: u32,
         before: Option<ReleaseName>,
-    ) -> Result<ReleaseName, ReleaseError> {
+    ) -> Result<Created, ReleaseError> {
         for name in (first..).map(|number| ReleaseName::new(digest, number)) {
             let path = self.release_path(name);
             match fs::symlink_metadata(&path) {
                 Ok(_) if compare(rewound(tarball)?, &path, self.options.modes)?.is_none() => {
                     // An earlier process may have been killed before the rename was on disk.
                     sync_directory(&self.path.join(RELEASES))?;
-                    return Ok(name);
+                    return Ok(name.into());
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.unpack(tarball, name, before)?;
-                    return Ok(name);
+                    let sync = self.unpack(tarball, name, before)?;
+                    return Ok(Created { name, sync });
                 }
                 Err(error) => return Err(disk("look at", &path)(error)),
             }
@@ -250,7 +267,8 @@ impl ServiceDirectory {
         unreachable!("there are fewer releases than numbers")
     }
 
-    fn unpack(&self, tarball: &File, name: ReleaseName, before: Option<ReleaseName>) -> Result<(), ReleaseError> {
+    /// Returns how long the sync took.
+    fn unpack(&self, tarball: &File, name: ReleaseName, before: Option<ReleaseName>) -> Result<Duration, ReleaseError> {
         let ReleaseOptions { limits, modes, unchanged, runs_commands, .. } = self.options;
         let others_write = modes.group_write || runs_commands;
         let releases = self.path.join(RELEASES);
@@ -260,22 +278,23 @@ impl ServiceDirectory {
         let before = before.map(|before| self.release_path(before));
         let before =
             before.and_then(|before| ReleaseBefore::open(tarball, &before, &partial, modes, unchanged, others_write));
-        let unpacked = unpack(rewound(tarball)?, &partial, limits, modes, before).and_then(|is_on_disk| {
-            let lost = if is_on_disk { None } else { compare(rewound(tarball)?, &partial, modes)? };
+        let unpacked = unpack(rewound(tarball)?, &partial, limits, modes, before).and_then(|unpacked| {
+            let lost = if unpacked.is_on_disk { None } else { compare(rewound(tarball)?, &partial, modes)? };
             let lost = lost.map(|lost| TarError::cannot_write(&partial, b"", io::Error::other(lost.to_string())));
-            lost.map_or(Ok(()), Err)
+            lost.map_or(Ok(unpacked.sync), Err)
         });
-        if let Err(error) = unpacked {
+        let sync = unpacked.inspect_err(|_| {
             if let Err(error) = remove_tree(&partial) {
                 tracing::warn!(%error, "a partly unpacked release cannot be removed");
             }
-            return Err(error.into());
-        }
+        })?;
         fs::rename(&partial, self.release_path(name)).map_err(disk("rename", &partial))?;
-        sync_directory(&releases)
+        sync_directory(&releases)?;
+        Ok(sync)
     }
 
-    /// Points `current` at a release that an edge has just sent or confirmed.
+    /// Points `current` at a release that an edge has just sent or confirmed. Old releases stay until [`prune`](Self::prune), so
+    /// that nothing waits for their removal.
     pub fn switch(&self, record: &ReleaseRecord) -> Result<(), ReleaseError> {
         self.switch_at(record, Some(SystemTime::now()))
     }
@@ -290,7 +309,9 @@ impl ServiceDirectory {
         kept.sort_unstable();
         for name in kept.into_iter().rev() {
             if self.is_as_unpacked(name)? {
-                return self.switch_at(&self.state().record_of(name), None);
+                self.switch_at(&self.state().record_of(name), None)?;
+                self.prune();
+                return Ok(());
             }
             tracing::warn!(service = %self.service, release = %name, "a release was changed on disk: it is left out");
         }
@@ -322,24 +343,21 @@ impl ServiceDirectory {
     }
 
     fn switch_at(&self, record: &ReleaseRecord, confirmed: Option<SystemTime>) -> Result<(), ReleaseError> {
-        {
-            let _writer = self.writer();
-            let before = self.state();
-            let mut next = before.switched_to(record.clone());
-            if let Some(now) = confirmed {
-                next.succeeded(now);
-                let before = before.highest_generation_within(highest_credible(now));
-                next.highest_generation = before.max(record.generation);
-            }
-            write_state(&self.path, &next)?;
-            if let Err(error) = write_link(&self.path, record.directory) {
-                // The symlink was not changed, so the state is restored.
-                write_state(&self.path, &before)?;
-                return Err(error);
-            }
-            self.cached().state = next;
+        let _writer = self.writer();
+        let before = self.state();
+        let mut next = before.switched_to(record.clone());
+        if let Some(now) = confirmed {
+            next.succeeded(now);
+            let before = before.highest_generation_within(highest_credible(now));
+            next.highest_generation = before.max(record.generation);
         }
-        self.prune();
+        write_state(&self.path, &next)?;
+        if let Err(error) = write_link(&self.path, record.directory) {
+            // The symlink was not changed, so the state is restored.
+            write_state(&self.path, &before)?;
+            return Err(error);
+        }
+        self.cached().state = next;
         Ok(())
     }
 
@@ -406,7 +424,7 @@ impl ServiceDirectory {
     }
 
     /// Removes old releases. A failure is retried at the next poll and switch.
-    fn prune(&self) {
+    pub fn prune(&self) {
         let _writer = self.writer();
         let (state, in_use) = {
             let cached = self.cached();

@@ -40,7 +40,7 @@ mod unchanged;
 mod unpack;
 
 pub use changes::Changes;
-pub use directory::{ReleaseOptions, Restored, ServiceDirectory};
+pub use directory::{Created, ReleaseOptions, Restored, ServiceDirectory};
 pub use error::ReleaseError;
 pub use generation::highest_credible;
 pub use kept::KeptReleases;

@@ -193,7 +193,7 @@ mod tests {
             crate::tree::make_directory(&into, modes.directory()).unwrap();
             let before = before
                 .and_then(|of| ReleaseBefore::open(&tarball, &self.path(of), &into, modes, unchanged, group_write));
-            assert!(unpack(&bytes[..], &into, limits, modes, before).unwrap());
+            assert!(unpack(&bytes[..], &into, limits, modes, before).unwrap().is_on_disk);
             assert_eq!(compare(&bytes[..], &into, modes).unwrap(), None);
         }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 use weir_protocol::entry_path::turning_points;
@@ -24,8 +25,16 @@ pub struct Limits {
     pub max_bytes: u64,
 }
 
-/// Unpacks into the empty directory `into`. Files that are unchanged may be taken of the release `before`. True: all is on disk.
-/// False: the files were synced, but an error may have been reported before, so they have to be compared. After an error the caller
+/// What was unpacked.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    /// False: the files were synced, but an error may have been reported before, so they have to be compared.
+    pub(crate) is_on_disk: bool,
+    /// How long the sync took.
+    pub(crate) sync: Duration,
+}
+
+/// Unpacks into the empty directory `into`. Files that are unchanged may be taken of the release `before`. After an error the caller
 /// removes the directory.
 ///
 /// # Errors
@@ -36,7 +45,7 @@ pub(crate) fn unpack(
     limits: Limits,
     modes: Modes,
     mut before: Option<ReleaseBefore<'_>>,
-) -> Result<bool, TarError> {
+) -> Result<Unpacked, TarError> {
     // Before the first write: it gets the errors from now on.
     let file_system = FileSystemSync::open(into);
     let mut reader = TarReader::new(tarball);
@@ -85,14 +94,16 @@ pub(crate) fn unpack(
     if has_turning_points {
         check_symlinks(into, &mut dir)?;
     }
+    let began = Instant::now();
+    let unpacked = |is_on_disk| Unpacked { is_on_disk, sync: began.elapsed() };
     let entries = files + dir.directories_made();
     let whole = file_system.filter(|_| entries >= MIN_ENTRIES);
     let is_compared = whole.is_some();
     if whole.is_some_and(FileSystemSync::finish) {
-        return Ok(true);
+        return Ok(unpacked(true));
     }
     dir.sync().map_err(|error| cannot_write(b"", error))?;
-    Ok(!is_compared)
+    Ok(unpacked(!is_compared))
 }
 
 fn write_file(dir: &mut ConfinedDir, path: &[u8], executable: bool, mut contents: impl Read) -> io::Result<()> {

@@ -20,7 +20,7 @@ const SERVICE: &str = "service";
 const EVENTS: [&str; 6] = ["changed", "assigned", "unassigned", "upstream", "heartbeat", "resync"];
 
 /// The parts of an update.
-const UPDATE_PARTS: [&str; 6] = ["wait", "fetch", "unpack", "check", "switch", "hook"];
+const UPDATE_PARTS: [&str; 7] = ["wait", "fetch", "unpack", "sync", "check", "switch", "hook"];
 
 /// The kinds of errors of polls, and of a panic.
 pub(crate) const ERROR_KINDS: [&str; 18] = [
@@ -96,8 +96,8 @@ metric_families! {
         errors: IntCounterVec = "weir_agent_errors_total" { kind: ERROR_KINDS };
         /// Seconds of the parts of updates, in their order. `wait`: from an event until the agent polls (`spread`). `fetch`: until
         /// the tarball is verified, composed of frames or downloaded, with the wait for other downloads and for edges that fail.
-        /// `unpack`: until the release is complete and synced to disk. `check`, then `switch`. `hook`: each run of the hooks after
-        /// it. Of polls that found nothing there is none.
+        /// `unpack`: until all files are written or taken of the release before. `sync`: until they are on disk. `check`, then
+        /// `switch`. `hook`: each run of the hooks after it. Of polls that found nothing there is none.
         update_seconds: HistogramVec = "weir_agent_update_seconds" { part: UPDATE_PARTS }
             [0.1, 0.5, 2.5, 10.0, 60.0];
         /// Bytes of tarballs as they were received: of whole bodies, of deltas, or of frames that the release on disk lacked, with

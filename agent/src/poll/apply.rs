@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use weir_release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, TarError, TarRecord};
+use weir_release::{Created, ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, TarError, TarRecord};
 
 use super::error::PollError;
 use super::follower::{Follower, Outcome, SwitchReason};
@@ -15,7 +15,7 @@ use crate::status::Activity;
 enum Prepared {
     /// It is current and unmodified.
     Current,
-    Ready(ReleaseName, SwitchReason, Option<TarRecord>),
+    Ready(Created, SwitchReason, Option<TarRecord>),
 }
 
 impl Follower {
@@ -44,7 +44,10 @@ impl Follower {
             PollResult::Unpacked(answer) => {
                 let name = self.veto.as_ref().expect("only a refused release is unpacked and not current").release;
                 let first = self.directory.state().release.is_none();
-                (Prepared::Ready(name, if first { SwitchReason::First } else { SwitchReason::Changed }, None), answer)
+                (
+                    Prepared::Ready(name.into(), if first { SwitchReason::First } else { SwitchReason::Changed }, None),
+                    answer,
+                )
             }
             PollResult::Fetched(mut tarball, answer) => {
                 let expected = answer.clone();
@@ -58,7 +61,8 @@ impl Follower {
                 }
             }
         };
-        let Prepared::Ready(name, why, tar) = prepared else { return Some(Ok(Outcome::Unchanged)) };
+        let Prepared::Ready(Created { name, sync }, why, tar) = prepared else { return Some(Ok(Outcome::Unchanged)) };
+        (self.parts.unpack, self.parts.sync) = (self.parts.unpack.saturating_sub(sync), sync);
         let record = record(name, tar, &answer);
         // A repair restores content that has passed, and a rollback goes to what somebody has chosen.
         if !matches!(why, SwitchReason::Repaired | SwitchReason::RolledBack)
@@ -85,6 +89,17 @@ impl Follower {
             tracing::warn!(service = %self.poller.service, %error, "the frames of a release cannot be stored");
         }
         Some(switched.map(|()| Outcome::Switched(why, transfer)).map_err(PollError::from))
+    }
+
+    /// Removes old releases, after the hooks of a switch have begun.
+    pub(super) async fn prune(&self) {
+        let prune = |directory: &ServiceDirectory| {
+            directory.prune();
+            Ok(())
+        };
+        if let Err(error) = self.on_disk(prune).await {
+            tracing::warn!(service = %self.poller.service, %error, "old releases are removed later");
+        }
     }
 
     /// Runs the check, unless it refused this content a moment ago; `None` when it was interrupted.
@@ -157,7 +172,7 @@ fn prepare(
     };
     // A repair trusts no file on disk.
     let before = current.filter(|_| why != SwitchReason::Repaired);
-    let name = directory.create_release(&tarball.file, tarball.digest, first_name, before)?;
+    let created = directory.create_release(&tarball.file, tarball.digest, first_name, before)?;
     let tar = TarRecord::of(&tarball.file).map_err(TarError::Read)?;
-    Ok(Prepared::Ready(name, why, tar))
+    Ok(Prepared::Ready(created, why, tar))
 }

@@ -177,7 +177,7 @@ impl Follower {
         match self.apply(found, changed).await? {
             Ok(outcome) => {
                 self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
-                self.succeeded(outcome, refresh, Some(protocol));
+                self.succeeded(outcome, refresh, Some(protocol)).await;
             }
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
@@ -279,7 +279,7 @@ impl Follower {
                 match applied {
                     Ok(outcome) => {
                         self.schedule.confirmed(Instant::now(), fastrand::f64());
-                        self.succeeded(outcome, false, Some(protocol));
+                        self.succeeded(outcome, false, Some(protocol)).await;
                     }
                     Err(error) => {
                         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
@@ -382,7 +382,7 @@ impl Follower {
         }
     }
 
-    fn succeeded(&self, outcome: Outcome, refresh: bool, protocol: Option<Protocol>) {
+    async fn succeeded(&self, outcome: Outcome, refresh: bool, protocol: Option<Protocol>) {
         let now = SystemTime::now();
         if refresh {
             self.metrics.refreshes.inc();
@@ -392,6 +392,7 @@ impl Follower {
             Outcome::Switched(why, transfer) => {
                 self.metrics.polls_changed.inc();
                 self.switched(why, transfer);
+                self.prune().await;
             }
         }
         let (state, unremoved) = (self.directory.state(), self.directory.unremoved());
@@ -459,7 +460,7 @@ impl Follower {
 
 fn log_switch(follower: &Follower, state: &State, why: SwitchReason, transfer: Option<Transfer>) {
     let Some(release) = &state.release else { return };
-    let UpdateParts { wait, fetch, unpack, check, switch } = follower.parts;
+    let UpdateParts { wait, fetch, unpack, sync, check, switch } = follower.parts;
     tracing::info!(
         service = %follower.poller.service,
         digest = %release.directory.digest(),
@@ -473,6 +474,7 @@ fn log_switch(follower: &Follower, state: &State, why: SwitchReason, transfer: O
         wait_ms = milliseconds(wait),
         fetch_ms = milliseconds(fetch),
         unpack_ms = milliseconds(unpack),
+        sync_ms = milliseconds(sync),
         check_ms = milliseconds(check),
         switch_ms = milliseconds(switch),
         "switched to another release"

@@ -11,8 +11,10 @@ pub(crate) struct UpdateParts {
     pub(super) wait: Duration,
     /// From the poll until the verified tarball is in a file: requests, composing, hashing.
     pub(super) fetch: Duration,
-    /// Until the release is complete and durable: comparing, writing, syncing.
+    /// Until all files are there: comparing, writing or linking.
     pub(super) unpack: Duration,
+    /// Until they are on disk.
+    pub(super) sync: Duration,
     pub(super) check: Duration,
     /// The switch itself.
     pub(super) switch: Duration,
@@ -21,9 +23,9 @@ pub(crate) struct UpdateParts {
 impl UpdateParts {
     /// Shows them in the metrics.
     pub(super) fn observe(&self, metrics: &Metrics) {
-        let Self { wait, fetch, unpack, check, switch } = *self;
-        let parts = [("wait", wait), ("fetch", fetch), ("unpack", unpack), ("check", check), ("switch", switch)];
-        for (part, took) in parts.into_iter().filter(|(_, took)| !took.is_zero()) {
+        let Self { wait, fetch, unpack, sync, check, switch } = *self;
+        let parts = [("wait", wait), ("fetch", fetch), ("unpack", unpack), ("sync", sync), ("check", check)];
+        for (part, took) in parts.into_iter().chain([("switch", switch)]).filter(|(_, took)| !took.is_zero()) {
             metrics.update_part(part, took);
         }
     }

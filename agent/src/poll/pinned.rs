@@ -90,7 +90,10 @@ impl Follower {
         };
         match applied {
             Ok(Outcome::Unchanged) => {}
-            Ok(Outcome::Switched(why, transfer)) => self.switched(why, transfer),
+            Ok(Outcome::Switched(why, transfer)) => {
+                self.switched(why, transfer);
+                self.prune().await;
+            }
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
                 self.record_failure((&error).into(), None);

@@ -58,6 +58,7 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
         "weir_agent_switches_total{service=\"shop\"} 1",
         "weir_agent_update_seconds_count{part=\"fetch\"} 1",
         "weir_agent_update_seconds_count{part=\"unpack\"} 1",
+        "weir_agent_update_seconds_count{part=\"sync\"} 1",
         "weir_agent_update_seconds_count{part=\"switch\"} 1",
         "weir_agent_update_seconds_count{part=\"hook\"} 1",
         "weir_agent_last_success_timestamp_seconds{service=\"shop\"} ",
