@@ -115,13 +115,12 @@ impl Catalog {
                 self.store(queue, service, entry, known)
             }
             (UpdateDecision::Confirm, _, Some(stored)) => {
-                stored.confirm(at);
-                is_stream.then(|| self.announce(service, stored, at));
+                self.confirm(service, stored, at, is_stream);
                 UpdateOutcome::Unchanged(stored.clone())
             }
             (UpdateDecision::Superseded, _, Some(stored)) => UpdateOutcome::Unchanged(stored.clone()),
             (UpdateDecision::Reject, UpdateContent::Current(descriptor), stored) => {
-                stored.iter().for_each(|stored| self.suspect(&service, stored, at));
+                stored.iter().for_each(|stored| self.suspect(stored, at));
                 // The stream may lag behind a query. The follower queries the origin, and its answer decides.
                 if !is_stream {
                     stored.iter().for_each(|stored| stored.reject(descriptor.publication().generation));
@@ -140,11 +139,18 @@ impl Catalog {
         }
     }
 
-    /// Records that the stream of an origin has the stored version.
-    fn announce(&self, service: ServiceName, stored: &Entry, at: Moment) {
-        let is_news = !self.is_covered(stored);
-        stored.announce(at);
-        self.changes.send(|| is_news.then_some(CatalogChange::Service(service)));
+    /// Records that an origin has the stored version. `is_announced`: its stream says so.
+    fn confirm(&self, service: ServiceName, stored: &Entry, at: Moment, is_announced: bool) {
+        let was_expired = self.is_expired(stored, self.clock.now());
+        stored.confirm(at);
+        if was_expired {
+            self.changes.send_row(&service);
+        }
+        if is_announced {
+            let is_news = !self.is_covered(stored);
+            stored.announce(at);
+            self.changes.send(|| is_news.then_some(CatalogChange::Service(service)));
+        }
     }
 
     /// Records that a service without an entry has ended, if that is news. `is_proved`: no other origin may have it.
@@ -169,6 +175,7 @@ impl Catalog {
             queue.floors.insert(service.clone(), floor);
             self.enqueue(queue, |queue| queue.push(Record::Evicted { service: service.clone(), floor }));
             self.entries.names.add(&service);
+            self.changes.send_row(&service);
             self.changes.send(|| Some(CatalogChange::Service(service)));
         }
         // Edges behind this one may have kept it, and there is no entry to tell them of.

@@ -201,6 +201,14 @@ impl Entry {
         self.dirty.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether another entry has the same version, or none has one: agents are told the same.
+    pub(super) fn has_version_of(&self, other: &Self) -> bool {
+        fn tag(entry: &Entry) -> Option<&str> {
+            entry.version.as_ref().map(|version| version.values.descriptor_tag.text.as_str())
+        }
+        tag(self) == tag(other)
+    }
+
     /// Evaluates the freshness at this age, with purges since the last validation.
     pub(crate) fn evaluate(&self, age: Duration) -> Freshness {
         let freshness = self.policy.limits.evaluate(age);

@@ -30,11 +30,11 @@ mod write_queue;
 mod writer;
 
 pub(crate) use apply::UpdateOutcome;
-pub(crate) use changes::{CatalogChange, OldestHeartbeat};
+pub(crate) use changes::{CatalogChange, OldestHeartbeat, RowChange};
 pub(crate) use entries::CatalogBounds;
 pub(crate) use entry::{Entry, PurgeMode};
 pub(crate) use error::LookupError;
-pub(crate) use freshness::{Freshness, FreshnessPolicies};
+pub(crate) use freshness::FreshnessPolicies;
 pub(crate) use lease::FreshnessLease;
 pub(crate) use lookup::{Lookup, LookupResult, RevalidateMode};
 pub(crate) use metrics::CatalogMetrics;

@@ -1,10 +1,10 @@
 //! The newest revision of each ref, as origins announce it. In memory only.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use weir_protocol::event::RevisionSeen;
+use weir_protocol::event::{RevisionSeen, Upstream};
 use weir_protocol::name::RepositoryName;
 use weir_protocol::revision_id::RevisionId;
 
@@ -27,6 +27,8 @@ pub(crate) struct RevisionStatus {
 #[derive(Debug)]
 pub(crate) struct Revisions {
     origins: Vec<RwLock<OriginRevisions>>,
+    /// Of each repository whose upstream could once not be reached.
+    upstreams: Mutex<HashMap<RepositoryName, Upstream>>,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +42,25 @@ struct OriginRevisions {
 
 impl Revisions {
     pub(super) fn new(origins: usize) -> Self {
-        Self { origins: (0..origins).map(|_| RwLock::default()).collect() }
+        Self { origins: (0..origins).map(|_| RwLock::default()).collect(), upstreams: Mutex::default() }
+    }
+
+    /// Records whether the upstream of a repository can be reached. False: that is no news. All are taken for reachable at first.
+    pub(super) fn record_upstream(&self, seen: &RevisionSeen) -> bool {
+        let mut upstreams = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = upstreams.get_mut(&seen.repository) {
+            return std::mem::replace(known, seen.upstream) != seen.upstream;
+        }
+        let is_news = !seen.upstream.reachable && upstreams.len() < MAX_REFS;
+        if is_news {
+            upstreams.insert(seen.repository.clone(), seen.upstream);
+        }
+        is_news
+    }
+
+    /// The upstreams that could once not be reached.
+    pub(crate) fn upstreams(&self) -> HashMap<RepositoryName, Upstream> {
+        self.upstreams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Records an announced revision. False: the bound is reached.
@@ -144,6 +164,14 @@ mod tests {
         assert_eq!(revisions.fill_level().0, 2);
         revisions.release(1, &shop);
         assert_eq!((revisions.get(1, &shop, "main"), revisions.fill_level().0), (None, 1));
+    }
+
+    #[test]
+    fn only_what_changes_of_an_upstream_is_news() {
+        let revisions = Revisions::new(1);
+        let said = |reachable| revisions.record_upstream(&seen("main", "sha1:aa", reachable));
+        assert_eq!([true, false, false, true, true, false].map(said), [false, true, false, true, false, true]);
+        assert_eq!(revisions.upstreams().len(), 1);
     }
 
     #[test]

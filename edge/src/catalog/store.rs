@@ -16,7 +16,7 @@ use weir_runtime::directory_lock::DirectoryLock;
 use super::changes::{CatalogChange, Changes};
 use super::entries::{CatalogBounds, Entries, MAX_FLOORS};
 use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
-use super::freshness::FreshnessPolicies;
+use super::freshness::{Freshness, FreshnessPolicies};
 use super::journal::Journal;
 use super::lease::{FreshnessLease, tombstone_validated};
 use super::metrics::CatalogMetrics;
@@ -153,6 +153,11 @@ impl Catalog {
         now.since(self.validated(entry))
     }
 
+    /// Whether an entry is too stale to be served without an answer of its origin.
+    pub(crate) fn is_expired(&self, entry: &Entry, now: Moment) -> bool {
+        entry.evaluate(self.age(entry, now)) == Freshness::Expired
+    }
+
     pub(super) fn validated(&self, entry: &Entry) -> Moment {
         let own = entry.last_validated();
         match entry.origin.and_then(|origin| self.leases.get(origin)) {
@@ -180,6 +185,9 @@ impl Catalog {
 
     /// Records the announced revision of a ref.
     pub(crate) fn record_revision(&self, origin: OriginId, seen: RevisionSeen) {
+        if self.revisions.record_upstream(&seen) {
+            self.changes.send_upstream(&seen.repository, seen.upstream);
+        }
         if self.revisions.record(origin, &seen) {
             self.changes.send(|| Some(CatalogChange::Revision(seen.into())));
         } else {

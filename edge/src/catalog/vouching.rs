@@ -3,9 +3,8 @@
 use tokio::sync::broadcast;
 use weir_cache::OriginId;
 use weir_cache::clock::Moment;
-use weir_protocol::name::ServiceName;
 
-use super::changes::{CatalogChange, OldestHeartbeat};
+use super::changes::{CatalogChange, OldestHeartbeat, RowChange};
 use super::entry::Entry;
 use super::store::Catalog;
 
@@ -13,6 +12,16 @@ impl Catalog {
     /// All changes from now on.
     pub(crate) fn changes(&self) -> broadcast::Receiver<CatalogChange> {
         self.changes.subscribe()
+    }
+
+    /// The changes of rows from now on.
+    pub(crate) fn row_changes(&self) -> broadcast::Receiver<RowChange> {
+        self.changes.rows()
+    }
+
+    /// Grows with each change of a row.
+    pub(crate) fn rows_version(&self) -> u64 {
+        self.changes.rows_version()
     }
 
     /// An origin's event stream: all its events up to `at` are applied.
@@ -46,14 +55,14 @@ impl Catalog {
 
     /// Entries may not be current any longer.
     pub(crate) fn suspected(&self) {
-        self.changes.send(|| Some(CatalogChange::Suspect(None)));
+        self.changes.send(|| Some(CatalogChange::Suspect));
     }
 
     /// An entry may not be current any longer, until the origin answers a query sent after `at`.
-    pub(crate) fn suspect(&self, service: &ServiceName, entry: &Entry, at: Moment) {
+    pub(crate) fn suspect(&self, entry: &Entry, at: Moment) {
         let is_news = self.is_covered(entry);
         entry.suspect(at);
-        self.changes.send(|| is_news.then(|| CatalogChange::Suspect(Some(service.clone()))));
+        self.changes.send(|| is_news.then_some(CatalogChange::Suspect));
     }
 
     /// Whether the freshness lease of its origin covers an entry.

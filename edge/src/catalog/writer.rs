@@ -158,7 +158,13 @@ impl Catalog {
     /// Serves an entry.
     pub(super) fn serve(&self, queue: &mut WriteQueue, service: ServiceName, entry: Arc<Entry>) {
         queue.floors.remove(&service);
+        let (before, now) = (self.entries.get(&service), self.clock.now());
+        let is_same_row = before.is_some_and(|before| before.has_version_of(&entry) && !self.is_expired(&before, now));
         self.entries.insert(service.clone(), entry);
+        // The same version from another origin is no news for agents.
+        if !is_same_row {
+            self.changes.send_row(&service);
+        }
         self.changes.send(|| Some(CatalogChange::Service(service)));
     }
 

@@ -249,7 +249,7 @@ impl Follower {
     /// The stored entry may be wrong: suspends its lease and revalidates it.
     fn suspect(&self, service: &ServiceName, at: Moment) {
         if let Some(entry) = self.context.catalog.get(service) {
-            self.context.catalog.suspect(service, &entry, at);
+            self.context.catalog.suspect(&entry, at);
         }
         self.context.lookup.clear_failure(service);
         self.context.lookup.revalidate_in_background(service);

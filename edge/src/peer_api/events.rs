@@ -150,7 +150,7 @@ impl Writer {
                     Ok(CatalogChange::Released(repository)) => Some(EventKind::Released(repository)),
                     Ok(CatalogChange::Revision(seen)) => Some(EventKind::Revision((*seen).clone())),
                     Ok(CatalogChange::Heartbeat(heartbeat)) => Some(self.heartbeat(&heartbeat)),
-                    Ok(CatalogChange::Suspect(_)) => return Err(End::Suspect),
+                    Ok(CatalogChange::Suspect) => return Err(End::Suspect),
                     Err(RecvError::Lagged(_)) => return Err(End::Behind),
                     Err(RecvError::Closed) => return Err(NotTaken::Drained.into()),
                 },

@@ -38,7 +38,7 @@ impl Inner {
             return None;
         }
         let parameters = Parameters::parse(request.uri().query().unwrap_or_default(), false).ok()?;
-        let following = self.known_following(agent, &parameters.wanted)?;
+        let following = self.groups.known_following(&self.groups.known(agent, &parameters.wanted)?)?;
         let (rows, age) = self.unchanged(&following)?;
         Some(response(request, &rows, age))
     }

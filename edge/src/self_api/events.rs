@@ -1,7 +1,8 @@
 //! The event stream of an agent: `GET /v1/agents/self/events`.
 //!
 //! There is no log. A cursor is the tag of the rows that the agent has seen: if they are other rows by now, the stream
-//! begins with `resync`, and the agent polls.
+//! begins with `resync`, and the agent polls. What changes in a group is compared and written as lines once, for all its
+//! streams.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,17 +15,18 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::MissedTickBehavior;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
-use weir_protocol::event::{self, RevisionSeen, Upstream};
+use weir_protocol::event::{self, Upstream};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody};
 
 use super::followers::Counted;
 use super::following::Wanted;
-use super::rows::{Following, Row, Rows};
+use super::groups::{Group, Membership};
+use super::rows::{EventLine, Following, Row, Rows};
 use super::{Inner, Parameters, SelfApi};
-use crate::access::{Agent, Session};
+use crate::access::Session;
 use crate::api_error::ApiError;
-use crate::catalog::CatalogChange;
+use crate::catalog::RowChange;
 
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -44,13 +46,16 @@ impl SelfApi {
         let Parameters { wanted, since } = Parameters::parse(request.uri().query().unwrap_or_default(), true)?;
         let permit = inner.streams.clone().try_acquire_owned().map_err(|_| ApiError::TooManyStreams)?;
         // Subscribed before the rows are made: what changes meanwhile is compared with them.
-        let (changes, fleet) = (inner.catalog.changes(), inner.access.fleet());
-        let (following, rows) = inner.state(&session.agent, &wanted)?;
+        let (changes, fleet) = (inner.catalog.row_changes(), inner.access.fleet());
+        let (group, member) = inner.join(&session.agent, &wanted)?;
+        let (following, rows) = inner.state(&group, &wanted)?;
         let (parts, body) = PartWriter::new(&inner.drain);
         let writer = Writer {
             inner: inner.clone(),
             session: Arc::new(session),
             wanted,
+            member,
+            group,
             following: Counted::new(following, inner.followers.clone()),
             rows,
             upstreams: HashMap::new(),
@@ -64,11 +69,19 @@ impl SelfApi {
 }
 
 impl Inner {
-    /// What an agent follows, and the rows as the catalog has them.
-    fn state(&self, agent: &Agent, wanted: &Wanted) -> Result<(Arc<Following>, Arc<Rows>), ApiError> {
-        let following = self.following(agent, wanted)?;
-        let rows = following.rows(self.stored(&following));
+    /// What a group follows, and the rows as the catalog has them.
+    fn state(&self, group: &Arc<Group>, wanted: &Wanted) -> Result<(Arc<Following>, Arc<Rows>), ApiError> {
+        let following = self.following_of(group, wanted)?;
+        let (version, now) = (self.catalog.rows_version(), self.catalog.clock().now());
+        let rows = following.stored(version, now, || self.stored(&following));
         rows.map(|rows| (following, rows)).map_err(|error| ApiError::TooManyServices(error.to_string()))
+    }
+
+    /// The line of an event, after which an agent has seen these rows.
+    fn line(&self, rows: &Rows, kind: AgentEventKind) -> EventLine {
+        let cursor = rows.tag.parse().expect("hex digits are a cursor");
+        let (name, spread) = (kind.as_str(), self.spread_of(&kind));
+        EventLine { kind: name, line: AgentEvent { cursor, spread, kind }.line() }
     }
 }
 
@@ -77,6 +90,8 @@ struct Writer {
     inner: Arc<Inner>,
     session: Arc<Session>,
     wanted: Wanted,
+    member: Membership,
+    group: Arc<Group>,
     following: Counted,
     /// What the agent has been told, or polls after `resync`.
     rows: Arc<Rows>,
@@ -90,7 +105,7 @@ impl Writer {
     async fn run(
         mut self,
         since: Option<String>,
-        changes: broadcast::Receiver<CatalogChange>,
+        changes: broadcast::Receiver<RowChange>,
         fleet: watch::Receiver<Arc<Fleet>>,
         permit: OwnedSemaphorePermit,
     ) {
@@ -114,7 +129,7 @@ impl Writer {
     async fn write(
         &mut self,
         since: Option<String>,
-        mut changes: broadcast::Receiver<CatalogChange>,
+        mut changes: broadcast::Receiver<RowChange>,
         mut fleet: watch::Receiver<Arc<Fleet>>,
     ) -> Result<Infallible, End> {
         let kind =
@@ -131,16 +146,14 @@ impl Writer {
                 () = self.parts.closed() => return Err(NotTaken::Disconnected.into()),
                 Ok(()) = fleet.changed() => self.compare().await?,
                 change = changes.recv() => match change {
-                    Ok(CatalogChange::Service(service)) => {
+                    Ok(RowChange::Service(service)) => {
                         let is_followed = self.following.services.binary_search(&service).is_ok();
-                        if is_followed || self.follows_others() {
+                        if is_followed || self.following.names_version() != self.inner.catalog.names_version() {
                             self.compare().await?;
                         }
                     }
-                    Ok(CatalogChange::Revision(seen)) => self.upstream(&seen).await?,
-                    Ok(CatalogChange::Suspect(None)) | Err(RecvError::Lagged(_)) => self.resync().await?,
-                    // Its row changes when an answer of the origin says so.
-                    Ok(CatalogChange::Suspect(Some(_)) | CatalogChange::Released(_) | CatalogChange::Heartbeat(_)) => {}
+                    Ok(RowChange::Upstream(repository, upstream)) => self.upstream(&repository, upstream).await?,
+                    Err(RecvError::Lagged(_)) => self.resync().await?,
                     Err(RecvError::Closed) => return Err(NotTaken::Drained.into()),
                 },
                 // No sign of life of the agent: the system of an agent that was stopped takes it, too.
@@ -149,30 +162,24 @@ impl Writer {
         }
     }
 
-    /// Whether the agent follows other services since names appeared or went. Each of these is looked at once, not with every
-    /// publication.
-    fn follows_others(&self) -> bool {
-        let (catalog, following) = (&self.inner.catalog, &self.following);
-        let known = following.names_version();
-        known != catalog.names_version()
-            && catalog.names_since(known).is_none_or(|changed| {
-                following.after(&self.session.agent, changed, |service| catalog.has_name(service)).is_some()
-            })
-    }
-
     /// Sends what differs from the rows that the agent knows.
     async fn compare(&mut self) -> Result<(), End> {
         let (following, rows) = self.state()?;
-        if Arc::ptr_eq(&rows, &self.rows) && following.services == self.following.services {
+        // The tag is that of the services with their states.
+        if rows.tag == self.rows.tag {
             self.following.replace(following);
             return Ok(());
         }
         let is_other_list = following.services != self.following.services;
-        let events = differences((&self.following.services, &self.rows.states), (&following.services, &rows.states));
+        let lines = rows.step_from(&self.rows.tag, || {
+            let before = (&self.following.services[..], &self.rows.states[..]);
+            let events = differences(before, (&following.services, &rows.states));
+            events.into_iter().map(|kind| self.inner.line(&rows, kind)).collect()
+        });
         self.following.replace(following);
         self.rows = rows;
-        for event in events {
-            self.send(event).await?;
+        for line in lines.iter() {
+            self.send_line(line.clone()).await?;
         }
         if is_other_list {
             // Some of its services may be new to the agent.
@@ -191,43 +198,49 @@ impl Writer {
 
     /// Sends what the agent does not know of the upstreams. At the start of a stream all are taken for reachable.
     async fn all_upstreams(&mut self) -> Result<(), End> {
-        for seen in self.inner.catalog.revisions().all() {
-            self.upstream(&seen).await?;
+        for (repository, upstream) in self.inner.catalog.revisions().upstreams() {
+            self.upstream(&repository, upstream).await?;
         }
         Ok(())
     }
 
-    fn state(&self) -> Result<(Arc<Following>, Arc<Rows>), End> {
-        self.inner.state(&self.session.agent, &self.wanted).map_err(|_| End::Rows)
+    fn state(&mut self) -> Result<(Arc<Following>, Arc<Rows>), End> {
+        let agent = &self.session.agent;
+        if self.inner.groups.still(&mut self.member, agent, &self.wanted).is_none() {
+            (self.group, self.member) = self.inner.join(agent, &self.wanted).map_err(|_| End::Rows)?;
+        }
+        self.inner.state(&self.group, &self.wanted).map_err(|_| End::Rows)
     }
 
     /// Sends the reachability of an upstream if the agent follows services of it and was told otherwise.
-    async fn upstream(&mut self, seen: &RevisionSeen) -> Result<(), End> {
-        let told = self.upstreams.get(&seen.repository);
-        if told.map_or(seen.upstream.reachable, |told| *told == seen.upstream) {
+    async fn upstream(&mut self, repository: &RepositoryName, upstream: Upstream) -> Result<(), End> {
+        let told = self.upstreams.get(repository);
+        if told.map_or(upstream.reachable, |told| *told == upstream) {
             return Ok(());
         }
         let is_of = |row: &Row| match row {
-            Row::Current(version) => version.descriptor().publication().repository == seen.repository,
+            Row::Current(version) => version.descriptor().publication().repository == *repository,
             Row::NotPublished | Row::TooStale => false,
         };
         let services = self.following.services.iter().zip(&self.rows.states).filter(|(_, row)| is_of(row));
         let services: Vec<ServiceName> = services.map(|(service, _)| service.clone()).collect();
         for part in services.chunks(MAX_SERVICES) {
-            self.send(AgentEventKind::Upstream { services: part.to_vec(), upstream: seen.upstream }).await?;
+            self.send(AgentEventKind::Upstream { services: part.to_vec(), upstream }).await?;
         }
         if !services.is_empty() {
-            self.upstreams.insert(seen.repository.clone(), seen.upstream);
+            self.upstreams.insert(repository.clone(), upstream);
         }
         Ok(())
     }
 
     /// Sends an event once the agent has taken the previous one.
     async fn send(&self, kind: AgentEventKind) -> Result<(), End> {
-        self.inner.metrics.sent(kind.as_str());
-        let cursor = self.rows.tag.parse().expect("hex digits are a cursor");
-        let spread = self.inner.spread_of(&kind);
-        Ok(self.parts.send(AgentEvent { cursor, spread, kind }.line()).await?)
+        self.send_line(self.inner.line(&self.rows, kind)).await
+    }
+
+    async fn send_line(&self, EventLine { kind, line }: EventLine) -> Result<(), End> {
+        self.inner.metrics.sent(kind);
+        Ok(self.parts.send(line).await?)
     }
 }
 

@@ -77,7 +77,7 @@ mod tests {
         let followers = Arc::new(Followers::default());
         let following = |names: &[&str]| {
             let services = names.iter().map(|name| name.parse().unwrap()).collect();
-            Arc::new(Following::new(services, [].into(), Arc::default(), 1))
+            Arc::new(Following::new(services, 1))
         };
         let mut one = Counted::new(following(&["docs", "shop"]), followers.clone());
         let two = Counted::new(following(&["shop"]), followers.clone());

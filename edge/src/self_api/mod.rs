@@ -5,9 +5,12 @@
 //! one is the cursor of the other, at every edge.
 
 mod batch;
+mod edits;
 mod events;
 mod followers;
 mod following;
+mod group_key;
+mod groups;
 mod message_rate;
 mod metrics;
 mod observed;
@@ -30,28 +33,23 @@ use weir_runtime::shutdown::Drain;
 
 use self::followers::{Followers, spread};
 use self::following::Wanted;
+use self::groups::{Group, Groups, Membership};
 use self::message_rate::MessageRate;
 
 pub(crate) use self::metrics::SelfMetrics;
 use self::rows::{Following, Row};
 use crate::access::{Access, Agent};
 use crate::api_error::ApiError;
-use crate::catalog::{Catalog, Freshness, Lookup};
+use crate::catalog::{Catalog, Lookup};
 use crate::config::AgentsConfig;
 use crate::heartbeats::Heartbeats;
 use crate::observed::Observed;
-
-/// The most memory for what agents follow and were told, in bytes, about. What has no room is made for each request.
-const MAX_FOLLOWING_BYTES: u64 = 256 << 20;
 
 /// The most batch polls in progress of agents with one name. One that finds what the last one found is not counted.
 const MAX_POLLS_PER_AGENT: usize = 8;
 
 /// The most agents whose batch polls in progress, and messages, are counted.
 const MAX_COUNTED_AGENTS: u64 = 100_000;
-
-/// What an agent follows is forgotten when it has not asked for this long.
-const FOLLOWING_IDLE: Duration = Duration::from_secs(600);
 
 /// The requests of agents about themselves. Cheap to clone.
 #[derive(Clone)]
@@ -73,7 +71,7 @@ struct Inner {
     catalog: Arc<Catalog>,
     access: Access,
     heartbeats: Heartbeats,
-    following: Cache<(Agent, Wanted), Arc<Following>>,
+    groups: Groups,
     polls: Cache<NodeName, Arc<Semaphore>>,
     /// Of messages about what agents run.
     message_rates: Cache<NodeName, Arc<MessageRate>>,
@@ -99,20 +97,14 @@ impl SelfApi {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let max_streams = config.streams.min(Semaphore::MAX_PERMITS);
+        let groups = Groups::new(&access, catalog.clone());
         Ok(Self {
             inner: Arc::new(Inner {
                 lookup,
                 catalog,
                 access,
                 heartbeats,
-                following: Cache::builder()
-                    .max_capacity(MAX_FOLLOWING_BYTES)
-                    .weigher(|(agent, wanted): &(Agent, Wanted), following: &Arc<Following>| {
-                        let bytes = agent.weight() + wanted.weight() + following.weight();
-                        u32::try_from(bytes).unwrap_or(u32::MAX)
-                    })
-                    .time_to_idle(FOLLOWING_IDLE)
-                    .build(),
+                groups,
                 polls: Cache::new(MAX_COUNTED_AGENTS),
                 message_rates: Cache::new(MAX_COUNTED_AGENTS),
                 streams: Arc::new(Semaphore::new(max_streams)),
@@ -128,14 +120,11 @@ impl SelfApi {
     }
 
     /// The fill level of each bound.
-    pub(crate) fn bounds(&self) -> [Bound; 2] {
+    pub(crate) fn bounds(&self) -> [Bound; 3] {
         let inner = &*self.inner;
-        inner.following.run_pending_tasks();
         let streams = (inner.max_streams - inner.streams.available_permits()) as u64;
-        [
-            ("agent_streams", streams, inner.max_streams as u64),
-            ("agent_following_bytes", inner.following.weighted_size(), MAX_FOLLOWING_BYTES),
-        ]
+        let [following, members] = inner.groups.bounds();
+        [("agent_streams", streams, inner.max_streams as u64), following, members]
     }
 
     /// Answers a request that needs no waiting: a batch poll that finds what the last one found.
@@ -224,11 +213,6 @@ impl Parameters {
     }
 }
 
-/// Another token of the same agent opens the same.
-fn following_key(agent: &Agent, wanted: &Wanted) -> (Agent, Wanted) {
-    (Agent { valid_until: None, ..agent.clone() }, wanted.clone())
-}
-
 impl Inner {
     /// Over what all agents that get an event now spread what follows from it.
     fn spread_of(&self, kind: &AgentEventKind) -> Option<Duration> {
@@ -241,46 +225,35 @@ impl Inner {
     /// # Errors
     /// No origin has said yet what is assigned: an empty list would be wrong. Or there are too many patterns.
     fn following(&self, agent: &Agent, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
-        if let Some(known) = self.known_following(agent, wanted) {
-            return Ok(known);
-        }
-        let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
-        if wanted.needs_names() && !self.catalog.has_all_names()
-            || *wanted == Wanted::Assigned && !self.access.knows_fleet(&self.lookup.clusters())
-        {
-            return Err(ApiError::NoAssignmentsYet);
-        }
-        let readable = self.catalog.names(|service| wanted.needs_names() && agent.may_read(service));
-        let services = wanted.services(agent, &fleet, readable);
-        let services = services.map_err(|error| ApiError::TooManyServices(error.to_string()))?;
-        let patterns = wanted.patterns(agent, &fleet).into_iter().cloned().collect();
-        let following = Arc::new(Following::new(services, patterns, fleet, names_version));
-        self.following.insert(following_key(agent, wanted), following.clone());
-        Ok(following)
+        let group = match self.groups.known(agent, wanted) {
+            Some(group) => group,
+            None => self.join(agent, wanted)?.0,
+        };
+        self.following_of(&group, wanted)
     }
 
-    /// The services that an agent follows now, if that is known and the assignments are the same. Of the names only those are
-    /// looked at that appeared or went since.
-    fn known_following(&self, agent: &Agent, wanted: &Wanted) -> Option<Arc<Following>> {
-        let (fleet, key) = (self.access.fleet().borrow().clone(), following_key(agent, wanted));
-        let known = self.following.get(&key).filter(|known| Arc::ptr_eq(&known.fleet, &fleet))?;
-        if known.names_version() == self.catalog.names_version() {
-            return Some(known);
+    fn join(&self, agent: &Agent, wanted: &Wanted) -> Result<(Arc<Group>, Membership), ApiError> {
+        if *wanted == Wanted::Assigned && !self.access.knows_fleet(&self.lookup.clusters()) {
+            return Err(ApiError::NoAssignmentsYet);
         }
-        let changed = self.catalog.names_since(known.names_version())?;
-        let Some(next) = known.after(agent, changed, |service| self.catalog.has_name(service)) else {
-            return Some(known);
-        };
-        let next = Arc::new(next);
-        self.following.insert(key, next.clone());
-        Some(next)
+        Ok(self.groups.join(agent, wanted))
+    }
+
+    fn following_of(&self, group: &Arc<Group>, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
+        if let Some(known) = self.groups.known_following(group) {
+            return Ok(known);
+        }
+        if wanted.needs_names() && !self.catalog.has_all_names() {
+            return Err(ApiError::NoAssignmentsYet);
+        }
+        self.groups.make_following(group).map_err(|error| ApiError::TooManyServices(error.to_string()))
     }
 
     /// The states of services as the catalog has them, without a query.
     fn stored(&self, following: &Following) -> Vec<Row> {
         let now = self.catalog.clock().now();
         let stored = following.services.iter().map(|service| match self.catalog.get(service) {
-            Some(entry) if entry.evaluate(self.catalog.age(&entry, now)) == Freshness::Expired => Row::TooStale,
+            Some(entry) if self.catalog.is_expired(&entry, now) => Row::TooStale,
             // What there is now is not known here.
             None if self.catalog.was_evicted(service) => Row::TooStale,
             entry => entry.and_then(|entry| entry.version.clone()).map_or(Row::NotPublished, Row::Current),

@@ -1,29 +1,34 @@
-//! The rows of an agent's services, made once for all requests of that agent.
+//! The rows of a group's services, made once for all requests and event streams of its agents.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use weir_protocol::access_list::Fleet;
+use weir_cache::clock::Moment;
 use weir_protocol::batch_poll::{BatchPoll, BatchPollError, BatchRow, RowState};
 use weir_protocol::name::ServiceName;
-use weir_protocol::name_glob::NameGlob;
 
-use crate::access::Agent;
+use super::group_key::GroupKey;
 use crate::catalog::Entry;
 use crate::version::Version;
 
-/// The services that an agent follows, as of a state of operators' rules and of the catalog's names.
+/// For how long rows are those of the catalog unless it changes: with time a service gets too stale.
+const ROWS_KEPT: Duration = Duration::from_secs(1);
+
+/// The most states from which the steps to one are remembered: most streams know the one before.
+const MAX_STEPS: usize = 4;
+
+/// The services that a group follows, as of a state of the catalog's names.
 #[derive(Debug)]
 pub(super) struct Following {
     pub(super) services: Vec<ServiceName>,
-    /// Why: known services follow from these.
-    patterns: Arc<[NameGlob]>,
-    pub(super) fleet: Arc<Fleet>,
     names_version: AtomicU64,
     /// The last rows that were made.
     last: Mutex<Option<Arc<Rows>>>,
+    /// The last rows of the catalog.
+    stored: Mutex<Option<Stored>>,
     /// Of the last poll.
     polled: Mutex<Option<Arc<Polled>>>,
 }
@@ -35,7 +40,16 @@ pub(super) struct Polled {
     pub(super) rows: Arc<Rows>,
 }
 
-/// A state of all services of an agent, and the body that says so.
+/// Rows as the catalog had them.
+#[derive(Debug)]
+struct Stored {
+    rows: Arc<Rows>,
+    /// After so many changes.
+    version: u64,
+    at: Moment,
+}
+
+/// A state of all services of a group, and the body that says so.
 #[derive(Debug)]
 pub(super) struct Rows {
     /// In the order of the services.
@@ -44,6 +58,16 @@ pub(super) struct Rows {
     /// The entity tag of the body, without quotes.
     pub(super) tag: String,
     pub(super) etag: HeaderValue,
+    /// The lines that streams send to come from another state to this one.
+    steps: Mutex<Vec<(String, Arc<[EventLine]>)>>,
+}
+
+/// A line of an event stream.
+#[derive(Debug, Clone)]
+pub(super) struct EventLine {
+    /// The kind of the event.
+    pub(super) kind: &'static str,
+    pub(super) line: Bytes,
 }
 
 /// The state of one service.
@@ -93,35 +117,25 @@ impl Row {
 }
 
 impl Following {
-    pub(super) fn new(
-        services: Vec<ServiceName>,
-        patterns: Arc<[NameGlob]>,
-        fleet: Arc<Fleet>,
-        names_version: u64,
-    ) -> Self {
-        let names_version = names_version.into();
-        Self { services, patterns, fleet, names_version, last: Mutex::default(), polled: Mutex::default() }
+    pub(super) fn new(services: Vec<ServiceName>, names_version: u64) -> Self {
+        let (last, stored, polled) = Default::default();
+        Self { services, names_version: names_version.into(), last, stored, polled }
     }
 
     pub(super) fn names_version(&self) -> u64 {
         self.names_version.load(Ordering::Relaxed)
     }
 
-    /// Whether the agent follows a service once it is known.
-    fn takes(&self, agent: &Agent, service: &ServiceName) -> bool {
-        self.patterns.iter().any(|pattern| pattern.matches(service.as_str())) && agent.may_read(service)
-    }
-
     /// The same after these names appeared or went. `None`: no other services follow from it.
     pub(super) fn after(
         &self,
-        agent: &Agent,
+        group: &GroupKey,
         (names_version, names): (u64, Vec<ServiceName>),
         is_known: impl Fn(&ServiceName) -> bool,
     ) -> Option<Self> {
         let mut others = None;
-        for name in names.iter().filter(|name| self.takes(agent, name)) {
-            let is_followed = is_known(name) || self.patterns.iter().any(|pattern| pattern.as_str() == name.as_str());
+        for name in names.iter().filter(|name| group.takes(name)) {
+            let is_followed = is_known(name) || group.patterns.iter().any(|pattern| pattern.as_str() == name.as_str());
             match others.as_ref().unwrap_or(&self.services).binary_search(name) {
                 Err(at) if is_followed => others.get_or_insert_with(|| self.services.clone()).insert(at, name.clone()),
                 Ok(at) if !is_followed => drop(others.get_or_insert_with(|| self.services.clone()).remove(at)),
@@ -131,7 +145,7 @@ impl Following {
         if others.is_none() {
             self.names_version.fetch_max(names_version, Ordering::Relaxed);
         }
-        others.map(|services| Self::new(services, self.patterns.clone(), self.fleet.clone(), names_version))
+        others.map(|services| Self::new(services, names_version))
     }
 
     /// The last poll that found all services published and fresh.
@@ -145,7 +159,28 @@ impl Following {
 
     /// The memory of the rows, approximately, in bytes.
     pub(super) fn weight(&self) -> usize {
-        1_000 + 400 * self.services.len() + 50 * self.patterns.len()
+        1_000 + 400 * self.services.len()
+    }
+
+    /// The rows of the catalog: those that were made after its last change, a moment ago, or of these states. `version`: that of
+    /// its rows, from before the states are read.
+    ///
+    /// # Errors
+    /// There are too many services.
+    pub(super) fn stored(
+        &self,
+        version: u64,
+        now: Moment,
+        states: impl FnOnce() -> Vec<Row>,
+    ) -> Result<Arc<Rows>, BatchPollError> {
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_kept = |stored: &&Stored| stored.version == version && now.since(stored.at) < ROWS_KEPT;
+        if let Some(stored) = stored.as_ref().filter(is_kept) {
+            return Ok(stored.rows.clone());
+        }
+        let rows = self.rows(states())?;
+        *stored = Some(Stored { rows: rows.clone(), version, at: now });
+        Ok(rows)
     }
 
     /// The rows of these states, one for each service. The body is made only when a state differs from the last.
@@ -165,9 +200,25 @@ impl Following {
             body: body.into(),
             tag: etag.trim_matches('"').to_owned(),
             etag: HeaderValue::try_from(etag).expect("quoted digits are visible ASCII"),
+            steps: Mutex::default(),
         });
         *last = Some(rows.clone());
         Ok(rows)
+    }
+}
+
+impl Rows {
+    /// The lines that come from the state with this tag to this one.
+    pub(super) fn step_from(&self, tag: &str, lines: impl FnOnce() -> Arc<[EventLine]>) -> Arc<[EventLine]> {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = steps.iter().find(|(from, _)| from == tag) {
+            return known.clone();
+        }
+        let lines = lines();
+        if steps.len() < MAX_STEPS {
+            steps.push((tag.to_owned(), lines.clone()));
+        }
+        lines
     }
 }
 
@@ -176,11 +227,14 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::access::Agent;
+    use crate::self_api::following::Wanted;
+    use weir_protocol::access_list::Fleet;
 
     #[test]
     fn of_changed_names_only_those_that_match_are_looked_up() {
         let name = |name: &str| name.parse::<ServiceName>().unwrap();
-        let globs = |globs: &[&str]| globs.iter().map(|glob| glob.parse().unwrap()).collect::<Vec<NameGlob>>();
+        let globs = |globs: &[&str]| globs.iter().map(|glob| glob.parse().unwrap()).collect::<Vec<_>>();
         let agent = Agent {
             name: "laptop".parse().unwrap(),
             labels: weir_protocol::labels::Labels::default(),
@@ -188,13 +242,14 @@ mod tests {
             services: globs(&["shop-*", "docs"]),
             valid_until: None,
         };
-        let patterns = globs(&["shop-*", "bank-*", "docs", "shop-z"]);
+        let wanted = Wanted::Matching(globs(&["shop-*", "bank-*", "docs", "shop-z"]));
+        let group = GroupKey::of(&agent, &wanted, &Fleet::default());
         let services = ["docs", "shop-b", "shop-z"].map(name).to_vec();
-        let following = Following::new(services.clone(), patterns.into(), Arc::default(), 1);
+        let following = Following::new(services.clone(), 1);
         let known = [name("shop-a"), name("other"), name("bank-a")];
         let looked_up = RefCell::new(Vec::new());
         let after = |names: &[&str], version| {
-            following.after(&agent, (version, names.iter().map(|one| name(one)).collect()), |name| {
+            following.after(&group, (version, names.iter().map(|one| name(one)).collect()), |name| {
                 looked_up.borrow_mut().push(name.to_string());
                 known.contains(name)
             })

@@ -32,7 +32,7 @@ fn assignments(revision: u64, name: &str, services: &[&str]) -> Fleet {
     Fleet { assignments: Entries::new(revision, assignment, []).unwrap(), ..Fleet::default() }
 }
 
-fn access_event(fleet: Fleet) -> EventKind {
+pub(crate) fn access_event(fleet: Fleet) -> EventKind {
     let mut list = AccessList::default();
     list.set_fleet(fleet);
     EventKind::Access(list.json().get().as_bytes().to_vec().into())

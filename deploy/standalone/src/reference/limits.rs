@@ -157,8 +157,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | edges that a request has passed | {edge/src/origin_client/shields.rs MAX_HOPS} |  | the origins are asked |
 | batch polls in progress of agents with one name | {edge/src/self_api/mod.rs MAX_POLLS_PER_AGENT} |  | 429. Metric: `weir_edge_requests_total` |
 | messages of agents with one name about what they run | {edge/src/self_api/message_rate.rs MAX_BURST} at once, then {edge/src/self_api/message_rate.rs MESSAGES_PER_SECOND} a second |  | 429; nothing is read. Metric: `weir_edge_agent_observed_messages_total` |
-| patterns with `*` in `services`, times the services that the credential opens | {edge/src/self_api/following.rs MAX_COMPARISONS} |  | 422. Metric: `weir_edge_requests_total` |
-| memory for what agents follow | {edge/src/self_api/mod.rs MAX_FOLLOWING_BYTES} | `agent_following_bytes` | eviction |
+| patterns with `*` in `services`, times the services that the credential opens | {edge/src/self_api/group_key.rs MAX_COMPARISONS} |  | 422. Metric: `weir_edge_requests_total` |
+| memory for what groups of agents follow | {edge/src/self_api/groups.rs MAX_FOLLOWING_BYTES} | `agent_following_bytes` | eviction |
+| memory for which agent is in which group | {edge/src/self_api/groups.rs MAX_MEMBER_BYTES} | `agent_group_bytes` | eviction |
 | what agents run | `agents.observed_bytes` | `agent_observed_bytes` | 429; nothing is dropped. Metric: `weir_edge_agent_observed_messages_total` |
 | rows of one agent, those included that were removed within ten minutes | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | 429. Metric: `weir_edge_agent_observed_messages_total` |
 | silence of an agent | {edge/src/observed/table.rs FORGOTTEN_AFTER} |  | what it runs is forgotten. Metric: `weir_edge_agents` |

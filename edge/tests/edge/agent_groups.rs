@@ -1,0 +1,92 @@
+//! What event streams of many agents are told: only what changes their rows.
+
+use weir_protocol::access_list::{Entries, Fleet, key_line};
+use weir_protocol::agent_event::AgentEventKind;
+use weir_protocol::assignment::Assignment;
+use weir_protocol::token::{Claims, SigningKey};
+
+use crate::access::claims;
+use crate::agent_self::{EVENTS, access_event, assigned, next};
+use crate::test_origin::Tarball;
+
+#[tokio::test]
+async fn a_snapshot_that_changes_nothing_tells_agents_nothing() {
+    let site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let mut stream = client.begin("GET", EVENTS, &[]).await;
+    assert_eq!(next(&mut stream).await.kind, AgentEventKind::Resync, "it has no cursor");
+    // The origin starts again.
+    site.origin.forget_cursors();
+    site.origin.cut_streams();
+    let resynced = || site.metric("weir_edge_resyncs_total", &[("reason", "cursor_unknown")]);
+    site.until("its snapshot begins", async || resynced() == 1.0).await;
+    site.in_step().await;
+    site.origin.heartbeat();
+    site.origin.push("shop-b", 8, 1, &Tarball::random(2, 1000));
+    let event = next(&mut stream).await;
+    let is_changed = matches!(&event.kind, AgentEventKind::Changed(row) if row.service.as_str() == "shop-b");
+    assert!(is_changed, "{event:?}");
+    // What has changed meanwhile is said.
+    site.origin.publish("shop-a", 8, 1, &Tarball::random(3, 1000));
+    site.origin.forget_cursors();
+    site.origin.cut_streams();
+    let event = next(&mut stream).await;
+    let is_changed = matches!(&event.kind, AgentEventKind::Changed(row) if row.service.as_str() == "shop-a");
+    assert!(is_changed, "{event:?}");
+}
+
+#[tokio::test]
+async fn agents_that_follow_the_same_are_told_the_same_and_an_edit_is_for_those_that_it_names() {
+    let (key, _) = SigningKey::generate().unwrap();
+    let site = assigned(|config| {
+        let keys = config.origins[0].ca.with_file_name("keys");
+        std::fs::write(&keys, key_line(key.public())).unwrap();
+        config.auth.keys = vec![keys];
+    })
+    .await;
+    let begun = async |number: u8| {
+        let claims = Claims { subject: format!("cluster-{number}").parse().unwrap(), ..claims("one", &["shop*"]) };
+        let bearer = format!("Bearer {}", key.issue(&claims).unwrap());
+        let mut client = site.client("h2").await;
+        let mut stream = client.begin("GET", EVENTS, &[("authorization", &bearer)]).await;
+        assert_eq!(next(&mut stream).await.kind, AgentEventKind::Resync, "it has no cursor");
+        (client, stream)
+    };
+    let (mut one, used) = (begun(1).await, site.in_use("agent_following_bytes"));
+    let mut two = begun(2).await;
+    assert_eq!(site.in_use("agent_following_bytes"), used, "they are one group");
+    let mut told = async |expected: [&[&str]; 2]| {
+        for (stream, expected) in [&mut one.1, &mut two.1].into_iter().zip(expected) {
+            for expected in expected {
+                let said = match next(stream).await.kind {
+                    AgentEventKind::Changed(row) => format!("{} {}", row.service, row.generation.unwrap_or_default()),
+                    AgentEventKind::Assigned(row) => format!("+{}", row.service),
+                    AgentEventKind::Unassigned(service) => format!("-{service}"),
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(said, *expected);
+            }
+        }
+    };
+    site.origin.push("shop-b", 8, 1, &Tarball::random(2, 1000));
+    told([&["shop-b 8"], &["shop-b 8"]]).await;
+    let of = |name: &str, agents: &str, services: &str| {
+        let services = vec![services.parse().unwrap()];
+        Assignment::new(name.parse().unwrap(), Some(agents.parse().unwrap()), Default::default(), services).unwrap()
+    };
+    let fleet = |revision, assignments: Vec<Assignment>| Fleet {
+        assignments: Entries::new(revision, assignments, []).unwrap(),
+        ..Fleet::default()
+    };
+    let second = of("second", "cluster-2", "shop-b");
+    site.origin.send_event(access_event(fleet(2, vec![of("all", "*", "shop-a"), second.clone()])));
+    told([&["-shop-b"], &[]]).await;
+    site.origin.push("shop-b", 9, 1, &Tarball::random(3, 1000));
+    told([&[], &["shop-b 9"]]).await;
+    site.origin.push("shop-a", 9, 1, &Tarball::random(4, 1000));
+    told([&["shop-a 9"], &["shop-a 9"]]).await;
+    site.origin.send_event(access_event(fleet(3, vec![of("all", "*", "shop-*"), second])));
+    told([&["+shop-b"], &[]]).await;
+    site.origin.push("shop-b", 10, 1, &Tarball::random(5, 1000));
+    told([&["shop-b 10"], &["shop-b 10"]]).await;
+}
