@@ -55,7 +55,7 @@ if [ -n "${BEFORE:-}" ]; then kinds=(before "${kinds[@]}"); start before "$BEFOR
 for _ in $(seq "$rounds"); do
     for http in h1 h2 h3; do
         for kind in "${kinds[@]}"; do
-            echo "$kind $http $(taskset -c 1 "$bin/weir-loadtest" --ca "$work/ca.pem" --server "${edges[$kind]}" \
+            echo "$kind $http $(taskset -c 1 "$bin/weir-loadtest" poll --ca "$work/ca.pem" --server "${edges[$kind]}" \
                 --pid "${processes[$kind]}" --http $http --path "$path")"
             : >"$work/$kind.log"
         done

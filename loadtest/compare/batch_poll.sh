@@ -57,7 +57,7 @@ rows() {
 until [ "$(rows)" = "$services" ]; do sleep 0.2; done
 
 load() {
-    taskset -c 1 "$bin/weir-loadtest" --ca "$work/ca.pem" --token-file "$work/agent.token" --server "$edge" --pid "$pid" "$@"
+    taskset -c 1 "$bin/weir-loadtest" poll --ca "$work/ca.pem" --token-file "$work/agent.token" --server "$edge" --pid "$pid" "$@"
 }
 for _ in $(seq "$rounds"); do
     for http in h2 h3; do

@@ -87,7 +87,7 @@ done
 until [ -s "$site/pid" ]; do sleep 0.2; done
 worker=$(pgrep -P "$(cat "$site/pid")" | head -1)
 
-load() { taskset -c 1 "$release/weir-loadtest" --ca "$work/ca.pem" "$@"; }
+load() { taskset -c 1 "$release/weir-loadtest" poll --ca "$work/ca.pem" "$@"; }
 load_weir() { load --server 127.0.0.1:17443 --pid "$edge" --path "/v1/services/bytes-$1/tarball" "${@:2}"; }
 load_nginx() { load --server 127.0.0.1:18443 --pid "$worker" --path "/$1" "${@:2}"; }
 load_nginx_equal() { load --server 127.0.0.1:18444 --pid "$worker" --path "/$1" "${@:2}"; }

@@ -14,4 +14,5 @@ pub mod processor;
 pub mod relay;
 pub mod scrape;
 pub mod slow_reader;
+pub mod streams;
 pub mod tree;

@@ -1,22 +1,43 @@
-//! `weir-loadtest`: loads a server on this machine and measures its processor time.
+//! `weir-loadtest`: loads a server on this machine, and measures its processor time.
 
 use std::fs;
+use std::io::{self, BufRead, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use weir_loadtest::poller::{self, Plan, Request, Version};
-use weir_loadtest::processor;
+use weir_loadtest::{processor, streams};
+use weir_protocol::access_list::key_line;
+use weir_protocol::token::SigningKey;
 use weir_runtime::config::duration;
+use weir_runtime::open_files;
 
-/// Sends conditional HEAD requests, or GET requests, to a server, and prints its processor time for each
+/// Loads a server on this machine
 ///
 /// Processor time is steadier than wall time. Only loopback addresses are accepted.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Send conditional HEAD requests, or GET requests, and print the server's processor time for each
+    Poll(PollArguments),
+    /// Open event streams of many agents at an edge, and count what they are told
+    ///
+    /// It writes the public key of their tokens to --key-file, for `auth.keys` of the edge, and waits for a line of input. Then it opens
+    /// the streams. From then on it prints the lines that have come, by the kind of event, for each line of input.
+    Streams(StreamsArguments),
+}
+
+#[derive(Debug, Args)]
+struct PollArguments {
     /// The address of the server.
     #[arg(long)]
     server: SocketAddr,
@@ -49,6 +70,31 @@ struct Arguments {
     pids: Vec<u32>,
 }
 
+#[derive(Debug, Args)]
+struct StreamsArguments {
+    /// The address of the edge.
+    #[arg(long)]
+    server: SocketAddr,
+    /// PEM file of the authority of its certificate.
+    #[arg(long)]
+    ca: PathBuf,
+    /// Where to write the public key of the tokens.
+    #[arg(long)]
+    key_file: PathBuf,
+    /// The version of HTTP.
+    #[arg(long, value_enum, default_value_t = Protocol::H2)]
+    http: Protocol,
+    /// The number of agents.
+    #[arg(long, default_value_t = 1000)]
+    agents: usize,
+    /// Agents have one of so many labels `group=<number>`, in turn.
+    #[arg(long, default_value_t = 5)]
+    groups: usize,
+    /// No two agents may read the same.
+    #[arg(long)]
+    own_scopes: bool,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Protocol {
     H1,
@@ -56,9 +102,48 @@ enum Protocol {
     H3,
 }
 
+impl Protocol {
+    fn version(self) -> Version {
+        match self {
+            Protocol::H1 => Version::Http1,
+            Protocol::H2 => Version::Http2,
+            Protocol::H3 => Version::Http3,
+        }
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+    match Arguments::parse().command {
+        Command::Poll(arguments) => poll(arguments).await,
+        Command::Streams(arguments) => follow(arguments).await,
+    }
+}
+
+async fn follow(arguments: StreamsArguments) -> anyhow::Result<()> {
+    let StreamsArguments { server, ca, key_file, http, agents, groups, own_scopes } = arguments;
+    ensure!(server.ip().is_loopback(), "{server} is not a loopback address");
+    ensure!(groups > 0, "--groups is at least 1");
+    open_files::raise_limit();
+    let (key, _) = SigningKey::generate()?;
+    fs::write(&key_file, key_line(key.public()) + "\n")
+        .with_context(|| format!("cannot write {}", key_file.display()))?;
+    let next_line = async || tokio::task::spawn_blocking(|| io::stdin().lock().read_line(&mut String::new())).await?;
+    let print = |line: String| writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
+    print("ready".to_owned())?;
+    if next_line().await.is_ok_and(|bytes| bytes == 0) {
+        return Ok(());
+    }
+    let plan = streams::Plan { server, version: http.version(), agents, groups, own_scopes };
+    let streams = streams::Streams::open(&plan, &ca, &key).await?;
+    print("open".to_owned())?;
+    while next_line().await.is_ok_and(|bytes| bytes > 0) {
+        print(serde_json::to_string(&streams.counts())?)?;
+    }
+    Ok(())
+}
+
+async fn poll(arguments: PollArguments) -> anyhow::Result<()> {
     ensure!(arguments.server.ip().is_loopback(), "{} is not a loopback address", arguments.server);
     ensure!(arguments.duration <= Duration::from_secs(60), "--duration is at most a minute");
     let token = match &arguments.token_file {
@@ -70,11 +155,7 @@ async fn main() -> anyhow::Result<()> {
         server: arguments.server,
         path: arguments.path,
         request: if arguments.fetch { Request::Fetch } else { Request::Poll },
-        version: match arguments.http {
-            Protocol::H1 => Version::Http1,
-            Protocol::H2 => Version::Http2,
-            Protocol::H3 => Version::Http3,
-        },
+        version: arguments.http.version(),
         connections: arguments.connections,
         streams: arguments.streams,
         duration: arguments.duration,
