@@ -21,6 +21,7 @@ use weir_runtime::{certificates, failure, telemetry};
 
 const EXAMPLES: &str = "\
 Start here:  cd into a Git checkout, and run `weir up`.  `weir help up` has examples.
+Operators:   `weir context add` chooses a hub; then `weir status`, `weir get services`, `weir fleet`.
 To run the roles on separate machines, use weir-origin, weir-edge and weir-agent.";
 
 /// A content delivery network for Git, Helm and OCI: one poll of each repository, however many clusters follow it.
@@ -55,6 +56,10 @@ enum Command {
     /// it adds the given host names and renews every certificate.
     #[command(after_long_help = CERTIFICATES_EXAMPLES)]
     Certificates(CertificatesArguments),
+
+    /// The operators' commands.
+    #[command(flatten)]
+    Client(weir_client::ClientCommand),
 
     /// Make keys and tokens for the readers of edges
     #[command(after_long_help = token::EXAMPLES, after_help = token::EXAMPLES)]
@@ -97,6 +102,9 @@ struct CertificatesArguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
+        Command::Client(command) => {
+            return weir_client::run(command).unwrap_or_else(|error| failure::exit_code("weir", Err(error)));
+        }
         Command::Up(arguments) => up::run(arguments),
         Command::Hub(arguments) => hub::run(&arguments),
         Command::Certificates(arguments) => write_certificates(&arguments),

@@ -1,0 +1,94 @@
+//! `weir rollback`, `pin`, `unpin` and `refresh`.
+
+use clap::Args;
+use reqwest::Method;
+use serde_json::{Value, json};
+use weir_runtime::output::print;
+
+use crate::connection::ConnectionArguments;
+use crate::history::{publications, resolve};
+use crate::http::{Client, Query};
+use crate::kind::Kind;
+use crate::text::{revision, text};
+
+pub(crate) const ROLLBACK_EXAMPLES: &str = "\
+Examples:
+  weir rollback shop-prod previous   the retained version before the current one
+  weir rollback shop-prod 1.4.2      the version of a chart or artifact
+  weir rollback shop-prod 4f2a9c1    the content of a commit
+
+It is published under a new generation and needs no upstream. The service stays there, whatever is pushed, until `weir unpin`.";
+
+/// A service.
+#[derive(Debug, Args)]
+pub struct ServiceArguments {
+    /// The service
+    service: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+/// What to return to.
+#[derive(Debug, Args)]
+pub struct RollbackArguments {
+    /// The service
+    service: String,
+    /// `previous`, a version, or the beginning of a commit or digest
+    revision: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+/// What to poll.
+#[derive(Debug, Args)]
+pub struct RefreshArguments {
+    /// The repository
+    repository: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+pub(crate) async fn roll_back(arguments: &RollbackArguments) -> anyhow::Result<()> {
+    let RollbackArguments { service, revision: wanted, .. } = arguments;
+    let client = Client::new(&arguments.connection)?;
+    let (publications, _) = publications(&client, service).await?;
+    let to = resolve(&publications, wanted)?;
+    let mut body = json!({ "digest": to["digest"] });
+    // What somebody else has published meanwhile is not undone unseen.
+    if let Some(current) = publications.iter().find(|one| one["current"] == true) {
+        body["generation"] = current["generation"].clone();
+    }
+    let path = format!("{}/rollback", Kind::Service.path(service)?);
+    client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
+    print(format_args!(
+        "{service} is rolled back to {}, and pinned there. `weir unpin {service}` lets it follow again; `weir fleet -s {service}` \
+         shows who has it.",
+        revision(to)
+    ))?;
+    Ok(())
+}
+
+pub(crate) async fn pin(arguments: &ServiceArguments) -> anyhow::Result<()> {
+    let (client, service) = (Client::new(&arguments.connection)?, &arguments.service);
+    let document = set_pin(&client, service, Method::PUT).await?;
+    let published = revision(&document["status"]["published"]);
+    Ok(print(format_args!("{service} stays at {published} until `weir unpin {service}`."))?)
+}
+
+pub(crate) async fn unpin(arguments: &ServiceArguments) -> anyhow::Result<()> {
+    let (client, service) = (Client::new(&arguments.connection)?, &arguments.service);
+    let document = set_pin(&client, service, Method::DELETE).await?;
+    Ok(print(format_args!("{service} follows again: {}.", text(&document["status"]["condition"])))?)
+}
+
+async fn set_pin(client: &Client, service: &str, method: Method) -> anyhow::Result<Value> {
+    let path = format!("{}/pin", Kind::Service.path(service)?);
+    Ok(client.send(method, &path, &Query::new(), None).await?.1)
+}
+
+pub(crate) async fn refresh(arguments: &RefreshArguments) -> anyhow::Result<()> {
+    let (client, repository) = (Client::new(&arguments.connection)?, &arguments.repository);
+    let path = format!("{}/refresh", Kind::Repository.path(repository)?);
+    client.send(Method::POST, &path, &Query::new(), None).await?;
+    Ok(print(format_args!("{repository} is polled as soon as its `min_poll_interval` allows."))?)
+}

@@ -1,0 +1,183 @@
+//! `weir explain`: why an agent has what it has of a service, from the upstream to the cluster.
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::Value;
+use weir_protocol::name_glob::NameGlob;
+use weir_runtime::output::print;
+
+use crate::connection::ConnectionArguments;
+use crate::http::{Client, Query};
+use crate::kind::{Kind, segment};
+use crate::text::{Clock, followed, revision, shortened, text};
+
+/// Whom to explain.
+#[derive(Debug, Args)]
+pub struct ExplainArguments {
+    /// The agent
+    agent: String,
+    /// The service
+    service: String,
+    /// Show times in UTC, and not how long ago they were
+    #[arg(long)]
+    utc: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+/// What an origin knows.
+struct Found {
+    service: Option<Value>,
+    row: Option<Value>,
+    agent: Option<Value>,
+    assignments: Vec<Value>,
+    answer: Value,
+}
+
+pub(crate) async fn run(arguments: &ExplainArguments) -> anyhow::Result<()> {
+    let ExplainArguments { agent, service, .. } = arguments;
+    let (client, clock) = (Client::new(&arguments.connection)?, Clock::new(arguments.utc));
+    let agents: Query = vec![("agent", segment(agent)?.to_owned())];
+    let rows: Query = vec![("agent", agent.clone()), ("service", segment(service)?.to_owned())];
+    let (rows, answer) = client.list("/v1/fleet/rows", &rows, "rows").await?;
+    let found = Found {
+        service: client.find(&Kind::Service.path(service)?).await?,
+        row: rows.into_iter().next(),
+        agent: client.list("/v1/fleet/agents", &agents, "agents").await?.0.into_iter().next(),
+        assignments: client.list("/v1/assignments", &Query::new(), "assignments").await?.0,
+        answer,
+    };
+    if found.service.is_none() && found.row.is_none() && found.agent.is_none() {
+        bail!("the hub knows neither an agent `{agent}` nor a service `{service}`");
+    }
+    print(story(agent, service, &found, clock).join("\n"))?;
+    crate::not_known::print(&found.answer, clock)
+}
+
+/// One line for each tier, and the verdict first.
+fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String> {
+    let status = found.service.as_ref().map_or(&Value::Null, |document| &document["status"]);
+    let published = &status["published"];
+    let row = found.row.as_ref().unwrap_or(&Value::Null);
+    let mut lines = vec![format!("{service} at {agent}: {}", verdict(found, published))];
+    let mut line = |what: &str, said: String| lines.push(format!("  {what:10} {said}"));
+    match &found.service {
+        None => line("defined", "no: no service of the hub has this name".to_owned()),
+        Some(document) => {
+            let seen = &status["seen"];
+            let at = if seen["revision_id"].is_string() {
+                let newest = seen["revision_id"].as_str().map_or(String::new(), shortened);
+                format!(", which is at {newest}, seen {}", clock.time(&seen["seen_at"]))
+            } else {
+                String::new()
+            };
+            line("upstream", format!("{}{at}", followed(document)));
+            if seen["upstream_unreachable_since"].is_string() {
+                line("", format!("it has not answered for {}", clock.time(&seen["upstream_unreachable_since"])));
+            }
+            let age = clock.generation(&published["generation"]);
+            line("published", format!("{} ({age}), {}", revision(published), text(&status["condition"])));
+            if let Some(reason) = status["failure"]["reason"].as_str() {
+                line("", format!("a newer one is not: {reason}"));
+            }
+            if status["pinned"].is_object() {
+                line("", format!("it is pinned, since {}", clock.time(&status["pinned"]["since"])));
+            }
+        }
+    }
+    let labels = found.agent.as_ref().map_or(&Value::Null, |heard| &heard["labels"]);
+    let by: Vec<_> = found.assignments.iter().filter(|one| assigns(one, agent, labels, service)).collect();
+    let by: Vec<_> = by.iter().map(|one| text(&one["name"])).collect();
+    line("assigned", if by.is_empty() { "by no assignment".to_owned() } else { format!("by {}", by.join(", ")) });
+    match &found.agent {
+        None => line("agent", "no edge has heard it".to_owned()),
+        Some(heard) => {
+            let (state, at) = (text(&heard["state"]), clock.time(&heard["heard_at"]));
+            line("agent", format!("{state}, heard {at} by the edge {}", text(&heard["edge"])));
+            if let Some(reason) = heard["reason"].as_str() {
+                line("", format!("its credential was refused: {reason}"));
+            }
+        }
+    }
+    if found.row.is_some() {
+        let current = &row["current"];
+        line("has", format!("{}, since {}", revision(current), clock.time(&current["since"])));
+        line("does", format!("{}, its hook: {}", text(&row["phase"]), text(&row["hook"])));
+        let problem = &row["problem"];
+        if problem.is_object() {
+            let (kind, tries, since) = (text(&problem["kind"]), text(&problem["tries"]), clock.time(&problem["since"]));
+            line("problem", format!("{kind} for {since}, {tries} tries: {}", text(&problem["text"])));
+        }
+    }
+    lines
+}
+
+fn verdict(found: &Found, published: &Value) -> &'static str {
+    let Some(row) = &found.row else { return "the agent has not told of it" };
+    let (has, problem) = (&row["current"]["digest"], &row["problem"]);
+    match (has == &published["digest"] && has.is_string(), problem.is_object()) {
+        (true, false) => "it has what is published",
+        (true, true) => "it has what is published, but all is not well",
+        (false, true) => "it lacks what is published, because of a problem",
+        (false, false) if row["phase"] == "pinned" => "it is pinned at the cluster",
+        (false, false) => "it does not have what is published yet",
+    }
+}
+
+/// Whether an assignment gives a service to an agent.
+fn assigns(assignment: &Value, agent: &str, labels: &Value, service: &str) -> bool {
+    let matches = |pattern: &Value, name: &str| {
+        pattern.as_str().and_then(|text| text.parse::<NameGlob>().ok()).is_some_and(|pattern| pattern.matches(name))
+    };
+    let wanted = assignment["labels"].as_object();
+    let has_labels = wanted.is_none_or(|wanted| wanted.iter().all(|(key, value)| labels[key] == *value));
+    let is_named = assignment["agents"].is_null() || matches(&assignment["agents"], agent);
+    let services = assignment["services"].as_array();
+    has_labels && is_named && services.is_some_and(|all| all.iter().any(|pattern| matches(pattern, service)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn found() -> Found {
+        Found {
+            service: Some(json!({
+                "ref": "main", "folder": "prod",
+                "status": {
+                    "condition": "following", "seen": {"revision_id": "sha1:4f2a9c1d4f2a9c1d", "seen_at": "2026-01-02T03:04:05Z"},
+                    "published": {"digest": "b3-1", "version": "1.2.0", "generation": 1_000},
+                },
+            })),
+            row: Some(json!({
+                "current": {"digest": "b3-0", "revision_id": "old", "since": null}, "phase": "hook", "hook": "failed",
+                "problem": {"kind": "hook-failed", "tries": 7, "since": "2026-01-02T03:04:05Z", "text": "exit status 1"},
+            })),
+            agent: Some(json!({"state": "live", "edge": "paris", "labels": {"ring": "canary"}})),
+            assignments: vec![
+                json!({"name": "canaries", "labels": {"ring": "canary"}, "services": ["shop-*"]}),
+                json!({"name": "others", "agents": "laptop-*", "services": ["*"]}),
+            ],
+            answer: Value::Null,
+        }
+    }
+
+    #[test]
+    fn the_story_has_every_tier_and_who_is_at_fault() {
+        let said = story("cluster-1", "shop-a", &found(), Clock::new(true)).join("\n");
+        let expected = "\
+shop-a at cluster-1: it lacks what is published, because of a problem
+  upstream   main:prod, which is at 4f2a9c1d4f2a, seen 2026-01-02T03:04:05Z
+  published  1.2.0 (1970-01-01T00:00:01Z), following
+  assigned   by canaries
+  agent      live, heard - by the edge paris
+  has        old, since -
+  does       hook, its hook: failed
+  problem    hook-failed for 2026-01-02T03:04:05Z, 7 tries: exit status 1";
+        assert_eq!(said, expected);
+        let nobody = Found { service: None, row: None, agent: None, ..found() };
+        let said = story("cluster-1", "bank", &nobody, Clock::new(true)).join("\n");
+        assert!(said.contains("no service of the hub") && said.contains("by no assignment"), "{said}");
+    }
+}

@@ -1,0 +1,158 @@
+//! `weir fleet`: what every agent runs.
+
+use clap::Args;
+use serde_json::Value;
+use weir_runtime::output::print;
+
+use crate::connection::ConnectionArguments;
+use crate::http::{Client, Query};
+use crate::output::{Format, OutputArguments, pretty};
+use crate::table::Table;
+use crate::text::{Clock, NONE, revision, shortened, text};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  weir fleet                               all rows: one for each agent and service
+  weir fleet --lacking 4f2a9c1             who lacks a commit (or a tag, or the version of a chart), and why
+  weir fleet --problem any                 what does not go as it should
+  weir fleet --by problem                  how many rows have which problem, and since when
+  weir fleet --by label:ring --lacking 4f2a9c1 --repository shop
+  weir fleet -s 'shop-*' -l ring=canary    services and agents of one kind";
+
+/// Which rows to show.
+#[derive(Debug, Args)]
+pub struct FleetArguments {
+    /// Rows that lack a revision: a commit, tag, version or revision id
+    #[arg(long, value_name = "REVISION")]
+    lacking: Option<String>,
+    /// A pattern of services
+    #[arg(short, long, value_name = "PATTERN")]
+    service: Option<String>,
+    /// A pattern of repositories
+    #[arg(long, value_name = "PATTERN")]
+    repository: Option<String>,
+    /// A pattern of agents
+    #[arg(short, long, value_name = "PATTERN")]
+    agent: Option<String>,
+    /// A pattern of edges
+    #[arg(long, value_name = "PATTERN")]
+    edge: Option<String>,
+    /// Agents with this label; may be repeated
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    label: Vec<String>,
+    /// What agents do about a service, such as `waiting` or `hook`
+    #[arg(long)]
+    phase: Option<String>,
+    /// What stops an agent, such as `hook-failed`; `any` for all
+    #[arg(long, value_name = "KIND")]
+    problem: Option<String>,
+    /// Count rows by: service, agent, revision, phase, problem, edge, label:KEY
+    #[arg(long, value_name = "KEY")]
+    by: Option<String>,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+pub(crate) async fn run(arguments: &FleetArguments) -> anyhow::Result<()> {
+    let output = &arguments.output;
+    let (client, clock) = (Client::new(&arguments.connection)?, output.clock());
+    let mut query: Query = Vec::new();
+    for (key, value) in [
+        ("lacks", &arguments.lacking),
+        ("service", &arguments.service),
+        ("repository", &arguments.repository),
+        ("agent", &arguments.agent),
+        ("edge", &arguments.edge),
+        ("phase", &arguments.phase),
+        ("problem", &arguments.problem),
+        ("by", &arguments.by),
+    ] {
+        query.extend(value.clone().map(|value| (key, value)));
+    }
+    query.extend(arguments.label.iter().map(|label| ("label", label.clone())));
+    let (path, key) = match &arguments.by {
+        Some(_) => ("/v1/fleet/summary", "groups"),
+        None => ("/v1/fleet/rows", "rows"),
+    };
+    let (entries, mut answer) = client.list(path, &query, key).await?;
+    let table = match &arguments.by {
+        Some(by) => groups(heading(by), &entries, clock),
+        None => table(&entries, clock, output.is_wide()),
+    };
+    match output.output {
+        Format::Json => {
+            answer[key] = entries.into();
+            print(pretty(&answer))?;
+        }
+        Format::Name => entries.iter().try_for_each(|entry| match &arguments.by {
+            Some(_) => print(text(&entry["key"])),
+            None => print(format_args!("{} {}", text(&entry["agent"]), text(&entry["service"]))),
+        })?,
+        Format::Table | Format::Wide => {
+            let table = if output.is_wide() { table } else { table.fitting_the_terminal() };
+            print(table.render("there are no rows that match"))?;
+            crate::not_known::print(&answer, clock)?;
+        }
+    }
+    Ok(())
+}
+
+/// The head of the column of keys.
+fn heading(by: &str) -> &'static str {
+    match by {
+        "service" => "SERVICE",
+        "agent" => "AGENT",
+        "revision" => "REVISION",
+        "phase" => "PHASE",
+        "problem" => "PROBLEM",
+        "edge" => "EDGE",
+        _ => "LABEL",
+    }
+}
+
+/// A row for each agent and service.
+pub(crate) fn table(rows: &[Value], clock: Clock, is_wide: bool) -> Table {
+    let mut head = vec!["AGENT", "SERVICE", "STATE", "PHASE", "HAS", "SINCE", "PROBLEM", "FOR", "TEXT"];
+    if is_wide {
+        head.extend(["EDGE", "HEARD", "DIGEST", "HOOK", "TRIES"]);
+    }
+    let mut table = Table::new(&head);
+    for row in rows {
+        let (current, problem) = (&row["current"], &row["problem"]);
+        let mut cells = vec![
+            text(&row["agent"]),
+            text(&row["service"]),
+            text(&row["state"]),
+            text(&row["phase"]),
+            revision(current),
+            clock.time(&current["since"]),
+            text(&problem["kind"]),
+            clock.time(&problem["since"]),
+            text(&problem["text"]),
+        ];
+        if is_wide {
+            let digest = current["digest"].as_str().map_or(NONE.to_owned(), shortened);
+            cells.extend([
+                text(&row["edge"]),
+                clock.time(&row["heard_at"]),
+                digest,
+                text(&row["hook"]),
+                text(&problem["tries"]),
+            ]);
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// Counts.
+pub(crate) fn groups(heading: &'static str, groups: &[Value], clock: Clock) -> Table {
+    let mut table = Table::new(&[heading, "ROWS", "AGENTS", "SINCE"]);
+    for group in groups {
+        let key = group["key"].as_str().map_or(NONE.to_owned(), shortened);
+        table.row([key, text(&group["rows"]), text(&group["agents"]), clock.time(&group["since"])]);
+    }
+    table
+}

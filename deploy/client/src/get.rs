@@ -1,0 +1,139 @@
+//! `weir get`: lists of objects.
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::Value;
+use weir_protocol::name_glob::NameGlob;
+
+use crate::connection::ConnectionArguments;
+use crate::http::{Client, Query};
+use crate::kind::Kind;
+use crate::output::{Format, OutputArguments};
+use crate::table::Table;
+use crate::text::{Clock, followed, revision, shortened, text};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  weir get services                  all services with their state
+  weir get services 'shop-*'         those whose names match
+  weir get services --repository shop -o wide
+  weir get agents --state silent     agents that no edge hears
+  weir get assignments -o json       what the API answered";
+
+/// What to list.
+#[derive(Debug, Args)]
+pub struct GetArguments {
+    /// The kind
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Patterns of names, with `*`
+    names: Vec<String>,
+    /// Of services: those of one repository
+    #[arg(long, value_name = "NAME")]
+    repository: Option<String>,
+    /// Of agents: live, silent or refused
+    #[arg(long)]
+    state: Option<String>,
+    /// Of agents: those with this label, KEY=VALUE; may be repeated
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    label: Vec<String>,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
+    let GetArguments { kind, names, output, .. } = arguments;
+    let (client, clock, is_wide) = (Client::new(&arguments.connection)?, output.clock(), output.is_wide());
+    let patterns = names.iter().map(|name| name.parse()).collect::<Result<Vec<NameGlob>, _>>()?;
+    let mut query: Query = Vec::new();
+    query.extend(arguments.repository.clone().map(|name| ("repository", name)));
+    query.extend(arguments.state.clone().map(|state| ("state", state)));
+    query.extend(arguments.label.iter().map(|label| ("label", label.clone())));
+    // What agents are comes from what edges hear, and not only from entries.
+    let (path, name_key) =
+        if *kind == Kind::Agent { ("/v1/fleet/agents".to_owned(), "agent") } else { (kind.list(), "name") };
+    let name = |entry: &Value| entry[name_key].as_str().unwrap_or_default().to_owned();
+    let (mut entries, answer) = client.list(&path, &query, kind.plural()).await?;
+    entries.retain(|entry| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&name(entry))));
+    if let Some(missing) = names.iter().zip(&patterns).find(|(_, pattern)| {
+        !pattern.as_str().contains('*') && !entries.iter().any(|entry| pattern.matches(&name(entry)))
+    }) {
+        bail!("there is no {} `{}`", kind.singular(), missing.0);
+    }
+    let none = format!("there are no {} that match", kind.plural());
+    output.list(kind.plural(), &entries, name, |entries| table(*kind, entries, clock, is_wide), &none)?;
+    if *kind == Kind::Agent && matches!(output.output, Format::Table | Format::Wide) {
+        crate::not_known::print(&answer, clock)?;
+    }
+    Ok(())
+}
+
+fn table(kind: Kind, entries: &[Value], clock: Clock, is_wide: bool) -> Table {
+    let (head, wide): (&[&str], &[&str]) = match kind {
+        Kind::Service => (
+            &["NAME", "REPOSITORY", "FOLLOWS", "CONDITION", "PUBLISHED", "AGE", "FAILURE"],
+            &["DIGEST", "GENERATION", "DEFINED-BY"],
+        ),
+        Kind::Repository => (&["NAME", "HEALTH", "SINCE", "LAST-SUCCESS", "FAILURE"], &["URL", "PHASE", "DEFINED-BY"]),
+        Kind::Agent => (&["NAME", "STATE", "HEARD", "EDGE", "SERVICES", "PROBLEMS"], &["VERSION", "LABELS", "PROVED"]),
+        Kind::Assignment => (&["NAME", "AGENTS", "LABELS", "SERVICES"], &["DEFINED-BY"]),
+        Kind::Issuer => (&["NAME", "ISSUER", "AGENT", "KEYS"], &["SERVICES", "DEFINED-BY"]),
+    };
+    let mut table = Table::new(&head.iter().chain(wide.iter().filter(|_| is_wide)).copied().collect::<Vec<_>>());
+    for entry in entries {
+        let mut cells = cells(kind, entry, clock);
+        cells.truncate(head.len() + if is_wide { wide.len() } else { 0 });
+        table.row(cells);
+    }
+    table
+}
+
+fn cells(kind: Kind, entry: &Value, clock: Clock) -> Vec<String> {
+    let (status, of) = (&entry["status"], |key: &str| text(&entry[key]));
+    match kind {
+        Kind::Service => {
+            let published = &status["published"];
+            let repository = entry["repository"].as_str().or(entry["parts"][0]["repository"].as_str());
+            vec![
+                of("name"),
+                repository.unwrap_or("-").to_owned(),
+                followed(entry),
+                text(&status["condition"]),
+                revision(published),
+                clock.generation(&published["generation"]),
+                text(&status["failure"]["reason"]),
+                shortened(&text(&published["digest"])),
+                text(&published["generation"]),
+                of("defined_by"),
+            ]
+        }
+        Kind::Repository => vec![
+            of("name"),
+            text(&status["health"]),
+            clock.time(&status["since"]),
+            clock.time(&status["last_success"]),
+            text(&status["failure"]["reason"]),
+            of("url"),
+            text(&status["phase"]),
+            of("defined_by"),
+        ],
+        Kind::Agent => vec![
+            of("agent"),
+            of("state"),
+            clock.time(&entry["heard_at"]),
+            of("edge"),
+            of("services"),
+            of("problems"),
+            of("version"),
+            of("labels"),
+            of("proved"),
+        ],
+        Kind::Assignment => vec![of("name"), of("agents"), of("labels"), of("services"), of("defined_by")],
+        Kind::Issuer => {
+            let keys = entry["jwks"]["keys"].as_array().map_or(0, Vec::len).to_string();
+            vec![of("name"), of("issuer"), of("agent"), keys, of("services"), of("defined_by")]
+        }
+    }
+}

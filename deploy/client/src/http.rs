@@ -1,0 +1,172 @@
+//! Requests to an origin, and its answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use reqwest::{Method, Response, StatusCode, Url};
+use rustls::crypto::ring;
+use rustls_platform_verifier::Verifier;
+use serde_json::Value;
+use weir_runtime::http_client::root_cause;
+use weir_runtime::tls;
+
+use crate::connection::{Connection, ConnectionArguments};
+
+/// How long an origin may take for an answer.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The entries of a page of a list.
+const PAGE: &str = "1000";
+
+/// An origin refused a request.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.text())]
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    /// The last part of the type of the problem; empty if the answer is none.
+    pub(crate) kind: String,
+    detail: String,
+    errors: Vec<String>,
+}
+
+impl Refused {
+    fn text(&self) -> String {
+        let (mut text, status) = (self.detail.clone(), self.status);
+        if text.is_empty() {
+            text = format!("the server answered {status}");
+        }
+        for error in &self.errors {
+            text = format!("{text}\n  {error}");
+        }
+        match status {
+            StatusCode::UNAUTHORIZED => format!("{text} (sign in by a token or a certificate: `weir help context`)"),
+            _ => text,
+        }
+    }
+}
+
+/// The parameters of a request.
+pub(crate) type Query = Vec<(&'static str, String)>;
+
+/// A client of one origin.
+pub(crate) struct Client {
+    http: reqwest::Client,
+    server: Url,
+    token: Option<String>,
+}
+
+impl Client {
+    pub(crate) fn new(arguments: &ConnectionArguments) -> anyhow::Result<Self> {
+        let Connection { server, ca, token, identity } = arguments.resolve()?;
+        let identity = identity.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        let mut tls = match &ca {
+            Some(ca) => tls::client_config(ca, identity)?,
+            None => of_the_system(identity)?,
+        };
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
+        let http = reqwest::Client::builder().tls_backend_preconfigured(tls).timeout(TIMEOUT).user_agent(agent);
+        Ok(Self { http: http.build()?, server, token })
+    }
+
+    /// The host that answers.
+    pub(crate) fn server(&self) -> &str {
+        self.server.host_str().unwrap_or_default()
+    }
+
+    /// The answer to `GET`.
+    pub(crate) async fn get(&self, path: &str, query: &Query) -> anyhow::Result<Value> {
+        Ok(self.send(Method::GET, path, query, None).await?.1)
+    }
+
+    /// The answer to `GET`; `None`: there is no such object.
+    pub(crate) async fn find(&self, path: &str) -> anyhow::Result<Option<Value>> {
+        match self.get(path, &Query::new()).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a request; the status and the body of an answer that is no refusal.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+        body: Option<&Value>,
+    ) -> anyhow::Result<(StatusCode, Value)> {
+        let mut url = self.server.join(path)?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let mut request = self.http.request(method, url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let response = request.send().await;
+        let response =
+            response.map_err(|error| anyhow::anyhow!("cannot reach {}: {}", self.server, root_cause(&error)))?;
+        let (status, text) = (response.status(), body_of(response).await?);
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if status.is_success() { Ok((status, body)) } else { Err(refused(status, &body).into()) }
+    }
+
+    /// All entries of a list, page by page. The rest of the answer is that of the first page.
+    pub(crate) async fn list(&self, path: &str, query: &Query, key: &str) -> anyhow::Result<(Vec<Value>, Value)> {
+        let (mut entries, mut first, mut page) = (Vec::new(), None, None::<(&'static str, String)>);
+        loop {
+            let mut query = query.clone();
+            query.push(("limit", PAGE.to_owned()));
+            query.extend(page.take());
+            let mut answer = self.get(path, &query).await?;
+            let listed = answer.get_mut(key).and_then(Value::as_array_mut).map(std::mem::take);
+            entries.extend(listed.with_context(|| format!("the answer of {path} has no `{key}`"))?);
+            let next = [("page", "next_page"), ("cursor", "cursor")];
+            page = next.into_iter().find_map(|(name, of)| Some((name, answer[of].as_str()?.to_owned())));
+            first.get_or_insert(answer);
+            if page.is_none() {
+                return Ok((entries, first.unwrap_or_default()));
+            }
+        }
+    }
+}
+
+/// Whether an error says that there is no such object.
+pub(crate) fn is_absent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::NOT_FOUND)
+}
+
+async fn body_of(response: Response) -> anyhow::Result<String> {
+    let text = response.text().await;
+    text.map_err(|error| anyhow::anyhow!("the answer broke off: {}", root_cause(&error)))
+}
+
+fn refused(status: StatusCode, body: &Value) -> Refused {
+    let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
+    let errors = body["errors"].as_array().into_iter().flatten();
+    let error = |error: &Value| match (error["field"].as_str(), error["message"].as_str()) {
+        (Some(field), Some(message)) => format!("{field}: {message}"),
+        _ => error.as_str().map_or_else(|| error.to_string(), str::to_owned),
+    };
+    let kind = text("type").rsplit(':').next().unwrap_or_default().to_owned();
+    Refused { status, kind, detail: text("detail"), errors: errors.map(error).collect() }
+}
+
+fn of_the_system(identity: Option<(&std::path::Path, &std::path::Path)>) -> anyhow::Result<rustls::ClientConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let verifier = Verifier::new(provider).context("the authorities of the system cannot be read: set --ca")?;
+    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    Ok(match identity {
+        Some((certificate, key)) => {
+            let chain = tls::read_certificates(certificate, "certificate")?;
+            config.with_client_auth_cert(chain, tls::read_key(key)?)?
+        }
+        None => config.with_no_client_auth(),
+    })
+}

@@ -1,0 +1,69 @@
+//! The kinds of objects.
+
+use clap::ValueEnum;
+
+/// A kind of objects, by the names that people type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Kind {
+    /// Upstreams that are followed
+    #[value(name = "repositories", aliases = ["repository", "repo", "repos"])]
+    Repository,
+    /// What is published
+    #[value(name = "services", aliases = ["service", "svc"])]
+    Service,
+    /// The agents of clusters
+    #[value(name = "agents", alias = "agent")]
+    Agent,
+    /// Which agents follow which services
+    #[value(name = "assignments", alias = "assignment")]
+    Assignment,
+    /// Who issues tokens of agents
+    #[value(name = "issuers", alias = "issuer")]
+    Issuer,
+}
+
+impl Kind {
+    /// All, in the order in which objects are created: what others need is first.
+    pub(crate) const ALL: [Self; 5] = [Self::Repository, Self::Service, Self::Agent, Self::Assignment, Self::Issuer];
+
+    /// As lists of the API name it.
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Self::Repository => "repositories",
+            Self::Service => "services",
+            Self::Agent => "agents",
+            Self::Assignment => "assignments",
+            Self::Issuer => "issuers",
+        }
+    }
+
+    /// As the sections of files name it.
+    pub(crate) fn singular(self) -> &'static str {
+        match self {
+            Self::Repository => "repository",
+            Self::Service => "service",
+            Self::Agent => "agent",
+            Self::Assignment => "assignment",
+            Self::Issuer => "issuer",
+        }
+    }
+
+    /// The path of its list.
+    pub(crate) fn list(self) -> String {
+        format!("/v1/{}", self.plural())
+    }
+
+    /// The path of an object.
+    pub(crate) fn path(self, name: &str) -> anyhow::Result<String> {
+        Ok(format!("/v1/{}/{}", self.plural(), segment(name)?))
+    }
+}
+
+/// A name as a segment of a path.
+pub(crate) fn segment(name: &str) -> anyhow::Result<&str> {
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte));
+    if !is_name || name.starts_with('.') {
+        anyhow::bail!("`{name}` is no name: it has letters, digits and `-`");
+    }
+    Ok(name)
+}

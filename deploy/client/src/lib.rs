@@ -1,0 +1,111 @@
+//! The operators' commands of `weir`: what a hub has, what every agent runs, and changes of both. Each is a client of the API of one
+//! origin, which answers for all. Nothing here knows how that is done.
+
+mod apply;
+mod connection;
+mod contexts;
+mod deliver;
+mod describe;
+mod explain;
+mod fleet;
+mod get;
+mod history;
+mod http;
+mod kind;
+mod not_known;
+mod output;
+mod status;
+mod table;
+mod text;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum ClientCommand {
+    /// Choose the hub that commands ask, and how they sign in
+    #[command(after_long_help = contexts::EXAMPLES)]
+    Context {
+        /// What to do with contexts.
+        #[command(subcommand)]
+        command: contexts::ContextCommand,
+    },
+
+    /// Is all well? What is not, and since when
+    Status(status::StatusArguments),
+
+    /// List services, repositories, agents, assignments or issuers
+    #[command(after_long_help = get::EXAMPLES)]
+    Get(get::GetArguments),
+
+    /// Show one object with its state
+    Describe(describe::DescribeArguments),
+
+    /// Show what every agent runs of each service, and what stops it
+    #[command(after_long_help = fleet::EXAMPLES)]
+    Fleet(fleet::FleetArguments),
+
+    /// Say why an agent has what it has of a service
+    Explain(explain::ExplainArguments),
+
+    /// Wait until every agent has a revision
+    #[command(after_long_help = wait::EXAMPLES)]
+    Wait(wait::WaitArguments),
+
+    /// List what a service has published
+    History(history::HistoryArguments),
+
+    /// Show which files differ between two versions of a service
+    Diff(history::DiffArguments),
+
+    /// Publish an earlier version of a service to all clusters, and stay there
+    #[command(after_long_help = deliver::ROLLBACK_EXAMPLES)]
+    Rollback(deliver::RollbackArguments),
+
+    /// Hold a service at the version that is published
+    Pin(deliver::ServiceArguments),
+
+    /// Let a service follow its ref again
+    Unpin(deliver::ServiceArguments),
+
+    /// Poll the upstream of a repository now
+    Refresh(deliver::RefreshArguments),
+
+    /// Create or change objects from files
+    #[command(after_long_help = apply::EXAMPLES)]
+    Apply(apply::ApplyArguments),
+
+    /// Delete an object
+    Delete(apply::DeleteArguments),
+}
+
+/// Runs a command. Its exit status: 0 done, 1 refused or failed, 2 wrong usage or, of `wait`, out of time.
+///
+/// # Errors
+/// The command failed.
+pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            ClientCommand::Context { command } => contexts::run(command),
+            ClientCommand::Status(arguments) => return status::run(&arguments).await,
+            ClientCommand::Get(arguments) => get::run(&arguments).await,
+            ClientCommand::Describe(arguments) => describe::run(&arguments).await,
+            ClientCommand::Fleet(arguments) => fleet::run(&arguments).await,
+            ClientCommand::Explain(arguments) => explain::run(&arguments).await,
+            ClientCommand::Wait(arguments) => return wait::run(&arguments).await,
+            ClientCommand::History(arguments) => history::list(&arguments).await,
+            ClientCommand::Diff(arguments) => history::diff(&arguments).await,
+            ClientCommand::Rollback(arguments) => deliver::roll_back(&arguments).await,
+            ClientCommand::Pin(arguments) => deliver::pin(&arguments).await,
+            ClientCommand::Unpin(arguments) => deliver::unpin(&arguments).await,
+            ClientCommand::Refresh(arguments) => deliver::refresh(&arguments).await,
+            ClientCommand::Apply(arguments) => apply::apply(&arguments).await,
+            ClientCommand::Delete(arguments) => apply::delete(&arguments).await,
+        }
+        .map(|()| ExitCode::SUCCESS)
+    })
+}

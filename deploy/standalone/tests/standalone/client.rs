@@ -1,0 +1,213 @@
+//! The operators' commands, against a hub with one agent.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::processes::{PATIENCE, binary, free_address};
+
+/// Processes, killed at the end.
+#[derive(Default)]
+struct Running(Vec<Child>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A hub with the service `shop`, and the agent `cluster-1` that follows it.
+struct Trial {
+    dir: tempfile::TempDir,
+    upstream: GitRepository,
+    /// The first commit.
+    first: String,
+    _running: Running,
+}
+
+impl Trial {
+    fn start() -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let upstream = GitRepository::create(dir.path(), "shop")?;
+        upstream.write("version", "1")?;
+        let first = upstream.commit_and_push("one")?;
+        let at = dir.path();
+        weir_runtime::certificates::write(at, &[])?;
+        let (origin, operators, edge) = (free_address()?, free_address()?, free_address()?);
+        fs::write(at.join("operator-token"), "a-token-of-operators\n")?;
+        fs::write(
+            at.join("origin.toml"),
+            format!(
+                "name = \"origin-1\"\nlisten = \"{origin}\"\noperator_listen = \"{operators}\"\ndata_dir = \"origin-data\"\n\
+                 [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n\
+                 [operator]\noperator_token_file = \"operator-token\"\n\
+                 [[repository]]\nname = \"shop\"\nurl = \"{}\"\npoll_interval = \"2s\"\n\
+                 [[service]]\nname = \"shop\"\nrepository = \"shop\"\nref = \"main\"\n",
+                upstream.bare().display()
+            ),
+        )?;
+        fs::write(
+            at.join("edge.toml"),
+            format!(
+                "name = \"edge-1\"\nlisten = \"{edge}\"\n[tls]\ncertificate = \"edge.pem\"\nkey = \"edge.key\"\n\
+                 [auth]\nmode = \"required\"\nkeys = [\"fleet.key.pub\"]\n\
+                 [cache]\ndir = \"edge-cache\"\ndisk = \"1GiB\"\nmemory = \"64MiB\"\n\
+                 [[origin]]\nurl = \"https://{origin}\"\nca = \"ca.pem\"\n\
+                 client_certificate = \"edge-client.pem\"\nclient_key = \"edge-client.key\"\n"
+            ),
+        )?;
+        fs::write(
+            at.join("agent.toml"),
+            format!(
+                "name = \"cluster-1\"\nedges = [\"https://{edge}\"]\nca = \"ca.pem\"\ntoken_file = \"cluster-1.token\"\n\
+                 root = \"agent-data\"\nservices = \"assigned\"\nspread = \"0s\"\n"
+            ),
+        )?;
+        let weir = env!("CARGO_BIN_EXE_weir");
+        for arguments in [
+            "token key --out fleet.key",
+            "token issue --key fleet.key --subject cluster-1 --service * --id first --out cluster-1.token",
+        ] {
+            let made = Command::new(weir).args(arguments.split(' ')).current_dir(at).output()?;
+            ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        }
+        let mut running = Running::default();
+        let mut begin = |program: &Path, arguments: &[&str]| -> anyhow::Result<()> {
+            let mut command = Command::new(program);
+            let log = fs::File::create(at.join(format!("{}.log", arguments[1].trim_end_matches(".toml"))))?;
+            command.args(arguments).current_dir(at).stdin(Stdio::null()).stderr(log);
+            running.0.push(command.spawn()?);
+            Ok(())
+        };
+        begin(Path::new(weir), &["hub", "--origin", "origin.toml", "--edge", "edge.toml"])?;
+        begin(&binary("weir-agent")?, &["--config", "agent.toml"])?;
+        let trial = Self { dir, upstream, first, _running: running };
+        let added = format!("context add trial --server https://{operators} --ca ca.pem --token-file operator-token");
+        trial.succeeds(&added)?;
+        Ok(trial)
+    }
+
+    /// Runs a command of `weir`.
+    fn run(&self, command: &str) -> anyhow::Result<Output> {
+        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+        weir.args(command.split(' ')).current_dir(self.dir.path()).stdin(Stdio::null());
+        Ok(weir.env("WEIR_CONTEXTS", self.dir.path().join("contexts.toml")).output()?)
+    }
+
+    /// Runs a command that succeeds. Returns what it printed.
+    fn succeeds(&self, command: &str) -> anyhow::Result<String> {
+        let output = self.run(command)?;
+        let said = String::from_utf8(output.stderr)?;
+        ensure!(output.status.success(), "weir {command}: {} {said}", output.status);
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs a command that fails with this status. Returns what it printed, and what it said.
+    fn fails(&self, command: &str, status: i32) -> anyhow::Result<String> {
+        let output = self.run(command)?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said)?;
+        ensure!(output.status.code() == Some(status), "weir {command}: {} {said}", output.status);
+        Ok(said)
+    }
+
+    /// Runs a command until it succeeds and prints this.
+    fn until(&self, command: &str, expected: &str) -> anyhow::Result<String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let printed = self.succeeds(command);
+            if let Ok(printed) = &printed
+                && printed.contains(expected)
+            {
+                return Ok(printed.clone());
+            }
+            ensure!(Instant::now() < deadline, "weir {command} never prints {expected}: {printed:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn has(&self) -> Option<String> {
+        fs::read_to_string(self.dir.path().join("agent-data/shop/current/version")).ok()
+    }
+}
+
+#[test]
+fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<()> {
+    let trial = Trial::start()?;
+    trial.until("get services", "following")?;
+    assert_eq!(trial.succeeds("get services -o name")?, "shop\n");
+    assert!(trial.succeeds("get repositories")?.contains("healthy"));
+    assert!(trial.fails("get services nothing", 1)?.contains("there is no service `nothing`"));
+
+    // Nobody follows it yet.
+    let file = "[[agent]]\nname = \"cluster-1\"\nlabels = { ring = \"canary\" }\n\
+                [[assignment]]\nname = \"to-canaries\"\nlabels = { ring = \"canary\" }\nservices = [\"shop\"]\n";
+    fs::write(trial.dir.path().join("hub.toml"), file)?;
+    assert!(trial.succeeds("apply -f hub.toml --dry-run")?.contains("assignment to-canaries would be created"));
+    let applied = trial.succeeds("apply -f hub.toml")?;
+    assert!(
+        applied.contains("agent cluster-1 created") && applied.contains("assignment to-canaries created"),
+        "{applied}"
+    );
+    assert!(trial.succeeds("apply -f hub.toml")?.contains("assignment to-canaries unchanged"));
+    let first = &trial.first;
+    trial.succeeds(&format!("wait shop {first} --timeout 120s"))?;
+    assert_eq!(trial.has().as_deref(), Some("1"));
+    let status = trial.until("status", "all is well")?;
+    assert!(status.contains("1 services: 1 following") && status.contains("1 agents: 1 live"), "{status}");
+
+    trial.upstream.write("version", "2")?;
+    let second = trial.upstream.commit_and_push("two")?;
+    trial.succeeds(&format!("wait shop {second} --timeout 120s"))?;
+    assert_eq!(trial.has().as_deref(), Some("2"));
+    assert!(trial.succeeds("fleet")?.contains(&second[..12]));
+    assert!(trial.succeeds(&format!("fleet --lacking {}", &second[..8]))?.contains("no rows"));
+    let history = trial.succeeds("history shop")?;
+    assert!(history.contains(&first[..12]) && history.contains("current"), "{history}");
+    let diff = trial.succeeds("diff shop")?;
+    assert!(diff.contains("~ version") && diff.contains("1 changed"), "{diff}");
+    let story = trial.succeeds("explain cluster-1 shop")?;
+    assert!(story.contains("it has what is published") && story.contains("by to-canaries"), "{story}");
+    let described = trial.succeeds("describe agent cluster-1")?;
+    assert!(described.contains("canary") && described.contains(&second[..12]), "{described}");
+
+    trial.succeeds("rollback shop previous")?;
+    trial.until("fleet -s shop", &first[..12])?;
+    assert_eq!(trial.has().as_deref(), Some("1"));
+    assert!(trial.succeeds("get services")?.contains("pinned"));
+    assert!(trial.fails(&format!("wait shop {second} --timeout 1s"), 2)?.contains("cluster-1"));
+    trial.succeeds("unpin shop")?;
+    trial.succeeds(&format!("wait shop {second} --timeout 120s"))?;
+    trial.succeeds("refresh shop")?;
+
+    fs::write(trial.dir.path().join("none.toml"), "")?;
+    assert!(trial.fails("apply -f none.toml --prune --prefix to-", 1)?.contains("--yes"));
+    assert!(trial.succeeds("apply -f none.toml --prune --prefix to- --yes")?.contains("to-canaries deleted"));
+    trial.succeeds("delete agent cluster-1")?;
+    assert!(trial.fails("delete assignment to-canaries", 1)?.contains("to-canaries"));
+    Ok(())
+}
+
+#[test]
+fn a_command_says_how_to_reach_a_hub_and_why_it_is_refused() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let run = |command: &str| -> anyhow::Result<String> {
+        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+        weir.args(command.split(' ')).env("WEIR_CONTEXTS", dir.path().join("contexts.toml"));
+        let output = weir.output().context("weir")?;
+        ensure!(output.status.code() == Some(1), "{command}: {}", output.status);
+        Ok(String::from_utf8(output.stderr)?)
+    };
+    assert!(run("get services")?.contains("weir context add"));
+    assert!(run("context use prod")?.contains("weir context list"));
+    assert!(run("context add prod --server origin.example:7401")?.contains("https://"));
+    let unreachable = run(&format!("get services --server https://{}", free_address()?))?;
+    assert!(unreachable.contains("cannot reach https://127.0.0.1"), "{unreachable}");
+    Ok(())
+}
