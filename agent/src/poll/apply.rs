@@ -83,6 +83,9 @@ impl Follower {
         let started = Instant::now();
         let switched = self.on_disk(move |directory| directory.switch(&record)).await;
         self.parts.switch = started.elapsed();
+        if switched.is_ok() {
+            self.prune().await;
+        }
         if let Some(manifest) = manifest.filter(|_| switched.is_ok())
             && let Err(error) = self.on_disk(move |directory| directory.store_frames(digest, &manifest)).await
         {
@@ -91,8 +94,8 @@ impl Follower {
         Some(switched.map(|()| Outcome::Switched(why, transfer)).map_err(PollError::from))
     }
 
-    /// Removes old releases, after the hooks of a switch have begun.
-    pub(super) async fn prune(&self) {
+    /// Removes old releases. No part of the switch: readers have the new one.
+    async fn prune(&self) {
         let prune = |directory: &ServiceDirectory| {
             directory.prune();
             Ok(())

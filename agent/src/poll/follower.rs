@@ -177,7 +177,7 @@ impl Follower {
         match self.apply(found, changed).await? {
             Ok(outcome) => {
                 self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
-                self.succeeded(outcome, refresh, Some(protocol)).await;
+                self.succeeded(outcome, refresh, Some(protocol));
             }
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
@@ -279,7 +279,7 @@ impl Follower {
                 match applied {
                     Ok(outcome) => {
                         self.schedule.confirmed(Instant::now(), fastrand::f64());
-                        self.succeeded(outcome, false, Some(protocol)).await;
+                        self.succeeded(outcome, false, Some(protocol));
                     }
                     Err(error) => {
                         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
@@ -382,7 +382,7 @@ impl Follower {
         }
     }
 
-    async fn succeeded(&self, outcome: Outcome, refresh: bool, protocol: Option<Protocol>) {
+    fn succeeded(&self, outcome: Outcome, refresh: bool, protocol: Option<Protocol>) {
         let now = SystemTime::now();
         if refresh {
             self.metrics.refreshes.inc();
@@ -392,7 +392,6 @@ impl Follower {
             Outcome::Switched(why, transfer) => {
                 self.metrics.polls_changed.inc();
                 self.switched(why, transfer);
-                self.prune().await;
             }
         }
         let (state, unremoved) = (self.directory.state(), self.directory.unremoved());

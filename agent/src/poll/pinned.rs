@@ -90,10 +90,7 @@ impl Follower {
         };
         match applied {
             Ok(Outcome::Unchanged) => {}
-            Ok(Outcome::Switched(why, transfer)) => {
-                self.switched(why, transfer);
-                self.prune().await;
-            }
+            Ok(Outcome::Switched(why, transfer)) => self.switched(why, transfer),
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
                 self.record_failure((&error).into(), None);
