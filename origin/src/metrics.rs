@@ -47,6 +47,8 @@ metric_families! {
         /// Frames of built tarballs: reused from an earlier version, or built. Mostly `built` after small commits: large
         /// files change, or recipes were lost.
         pub(crate) frames: IntCounterVec = "weir_origin_frames_total" { result: ["reused", "built"] };
+        /// Repositories whose composed services resolved their parts again because 30 s had passed, not because one had changed.
+        pub(crate) parts_resolved_again: IntCounter = "weir_origin_parts_resolved_again_total";
         /// Deltas (`dcz`) of new versions against the three before. `tar_too_large`: a tar is above
         /// `limits.max_delta_tarball`. `small`: the zstd body is below 16 KiB. `delta_too_large`: the delta would have more
         /// than half of the zstd body.

@@ -1,31 +1,29 @@
-//! Tells the workers of composed services when a service that is a part of them has another version: one that this origin has
-//! published, or one that it has read of another member.
+//! Tells the workers of composed services when a service that is a part of them has another version. What this origin publishes
+//! is in its event log; what it reads of other members, and new definitions, the catalog passes on itself.
 //!
 //! In a cluster the owner of a part notifies the owners of what is composed of it, which read its record again then. Every
-//! [`RESOLVE_AGAIN_AFTER`] all parts are resolved again, in a cluster after their records were read: a message may be lost, and
-//! what could not be read may be readable now.
+//! [`RESOLVE_AGAIN_AFTER`] all composed services are resolved again: a message may be lost, and what could not be read may be
+//! readable now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select_all;
-use tokio::sync::watch;
+use bytes::Bytes;
 use tokio::time::sleep;
 use weir_protocol::descriptor::Descriptor;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::event::{Event, EventKind};
+use weir_protocol::name::RepositoryName;
 use weir_publish::Publisher;
 use weir_runtime::shutdown::Drain;
 
-use crate::catalog::{Catalog, Snapshot};
 use crate::cluster::{Cluster, Owner, owner};
+use crate::event_log::{EventLog, Read};
 use crate::member_client::MemberClient;
+use crate::metrics::Metrics;
 use crate::reconcile::PartSources;
 
-/// The versions of the services that are parts.
-type Versions = BTreeMap<ServiceName, watch::Receiver<Option<Arc<Descriptor>>>>;
-
-/// How often all parts that are services are resolved again.
+/// How often all composed services with parts that are services are resolved again.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// What the owner of a part tells others by.
@@ -37,41 +35,57 @@ pub(crate) struct Members {
 }
 
 /// Starts to follow the services that are parts, until the drain. `members`: of a cluster.
-pub(crate) fn start(catalog: Arc<Catalog>, parts: Arc<PartSources>, members: Option<Members>, drain: &Drain) {
-    let (begun, of_catalog, of_parts, of_members) = (drain.clone(), catalog.clone(), parts.clone(), members.clone());
-    drain.spawn(async move {
-        tokio::select! {
-            () = begun.begun() => {}
-            () = resolve_again(&of_catalog, &of_parts, of_members.as_ref()) => {}
-        }
-    });
+pub(crate) fn start(
+    log: Arc<EventLog>,
+    parts: Arc<PartSources>,
+    members: Option<Members>,
+    metrics: Metrics,
+    drain: &Drain,
+) {
     let begun = drain.clone();
     drain.spawn(async move {
         tokio::select! {
             () = begun.begun() => {}
-            () = follow(&catalog, &parts, members.as_ref(), &begun) => {}
+            () = resolve_again(&parts, &metrics) => {}
+            () = follow(&log, &parts, members.as_ref(), &begun) => {}
         }
     });
 }
 
-async fn follow(catalog: &Catalog, parts: &PartSources, members: Option<&Members>, drain: &Drain) {
-    let (mut snapshots, mut versions) = (catalog.follow(), Versions::new());
+async fn follow(log: &EventLog, parts: &PartSources, members: Option<&Members>, drain: &Drain) {
+    let (mut newest, mut at) = (log.follow(), log.newest());
     loop {
-        let snapshot = snapshots.borrow_and_update().clone();
-        for changed in update(&mut versions, parts.part_services(), &snapshot) {
-            parts.resolve_composed(&changed);
-        }
-        tokio::select! {
-            // The sender ends with the catalog.
-            changed = snapshots.changed() => if changed.is_err() { return },
-            changed = next(&mut versions) => {
-                let elsewhere = parts.resolve_composed(&changed);
-                let of = snapshot.services.get(&changed).map(|service| &service.repository);
-                if let (Some(members), Some(of)) = (members, of.filter(|of| snapshot.owns(of))) {
-                    members.tell(of, &elsewhere, drain);
+        match log.read(at) {
+            Read::Lines(lines, next) => {
+                at = next;
+                for published in lines.iter().filter_map(published) {
+                    let publication = published.publication();
+                    let elsewhere = parts.resolve_composed(&publication.service);
+                    if let Some(members) = members {
+                        members.tell(&publication.repository, &elsewhere, drain);
+                    }
                 }
             }
+            // The sender ends with the log.
+            Read::UpToDate => {
+                if newest.changed().await.is_err() {
+                    return;
+                }
+            }
+            // Other members read what they have missed again.
+            Read::Expired => {
+                at = log.newest();
+                parts.resolve_all();
+            }
         }
+    }
+}
+
+/// The publication in a line of the event log.
+fn published(line: &Bytes) -> Option<Descriptor> {
+    match Event::parse(&line.slice(..line.len() - 1)).ok()??.kind {
+        EventKind::Descriptor(bytes) => Descriptor::parse(bytes).ok(),
+        _ => None,
     }
 }
 
@@ -96,60 +110,12 @@ impl Members {
             });
         }
     }
-
-    /// Reads the records of these parts that other members own.
-    async fn read(&self, parts: &[ServiceName], snapshot: &Snapshot) {
-        let homes = parts.iter().filter_map(|part| snapshot.definitions.home_of(part));
-        for repository in homes.filter(|home| !snapshot.owns(home)).collect::<BTreeSet<_>>() {
-            if let Err(error) = self.publisher.ownership.refresh(&repository, RESOLVE_AGAIN_AFTER / 2).await {
-                tracing::warn!(%repository, %error, "the record of a part cannot be read: its last version stays");
-            }
-        }
-    }
 }
 
 /// Has the workers of composed services resolve all parts that are services, again and again.
-async fn resolve_again(catalog: &Catalog, parts: &PartSources, members: Option<&Members>) {
+async fn resolve_again(parts: &PartSources, metrics: &Metrics) {
     loop {
         sleep(RESOLVE_AGAIN_AFTER).await;
-        let snapshot = catalog.snapshot();
-        let all = parts.part_services_of(|home| snapshot.owns(home));
-        if let Some(members) = members {
-            members.read(&all, &snapshot).await;
-        }
-        all.iter().for_each(|part| drop(parts.resolve_composed(part)));
+        metrics.parts_resolved_again.inc_by(parts.resolve_all() as u64);
     }
-}
-
-/// Follows what is defined now. Returns the services that appeared or went.
-fn update(versions: &mut Versions, parts: Vec<ServiceName>, snapshot: &Snapshot) -> Vec<ServiceName> {
-    let mut before = std::mem::take(versions);
-    let mut changed = Vec::new();
-    for part in parts {
-        let (before, now) = (before.remove(&part), snapshot.services.get(&part).map(|service| service.follow()));
-        match (before, now) {
-            (Some(before), Some(now)) if before.same_channel(&now) => drop(versions.insert(part, before)),
-            (None, None) => {}
-            (_, now) => {
-                versions.extend(now.map(|now| (part.clone(), now)));
-                changed.push(part);
-            }
-        }
-    }
-    changed
-}
-
-/// Waits until one of the services has another version.
-async fn next(versions: &mut Versions) -> ServiceName {
-    let changes = versions.iter_mut().map(|(part, version)| {
-        Box::pin(async move {
-            // It is forgotten when its service goes.
-            if version.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            part.clone()
-        })
-    });
-    let changes: Vec<_> = changes.collect();
-    if changes.is_empty() { std::future::pending().await } else { select_all(changes).await.0 }
 }

@@ -121,7 +121,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         client: client.clone(),
         publisher: publisher.clone(),
     });
-    part_news::start(catalog.clone(), context.part_sources.clone(), members, drain);
+    part_news::start(log.clone(), context.part_sources.clone(), members, metrics.clone(), drain);
     maintain(&config, &publisher, &metrics, drain);
     let lost_definitions = LostDefinitions::new(&publisher, config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;

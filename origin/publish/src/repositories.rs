@@ -280,6 +280,20 @@ impl Repositories {
         all.max_by_key(|(_, current)| current.version())
     }
 
+    /// Why no version of a service is in force.
+    pub fn why_unpublished(&self, service: &ServiceName) -> &'static str {
+        let map = self.map();
+        let rows = map.values().filter_map(|handle| {
+            let known = handle.repository.known();
+            known.services.get(service).map(|known| (known.generation, known.is_moving))
+        });
+        match rows.max() {
+            None | Some((0, _)) => "it has no published version yet",
+            Some((_, true)) => "it moves to another repository, and is not published there yet",
+            Some((_, false)) => "it was deleted, and is not published again yet",
+        }
+    }
+
     /// The last generation of a service in a repository; 0 if it has none.
     pub fn last_generation(&self, repository: &RepositoryName, service: &ServiceName) -> Generation {
         self.known_service(repository, service, |known| known.generation).unwrap_or_default()

@@ -25,15 +25,6 @@ pub(crate) struct Documents {
     pub(crate) services: Map<ServiceName, RawDocument<ServiceConfig>>,
 }
 
-/// A document of the file with the repository that publishes it.
-fn at_home(document: &ServiceConfig, services: &[ServiceConfig]) -> ServiceConfig {
-    let of = |part: &ServiceName| {
-        let part = services.iter().find(|each| each.name == *part)?;
-        part.repositories().next().cloned()
-    };
-    document.clone().with_home(of)
-}
-
 /// A change of the stored documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Write {
@@ -46,9 +37,10 @@ pub(super) enum Write {
 impl Documents {
     /// The documents of a configuration file.
     pub(crate) fn new(repositories: &[RepositoryConfig], services: &[ServiceConfig]) -> Self {
+        let by_name = ServiceConfig::by_name(services);
         Self {
             repositories: repositories.iter().map(|each| (each.name.clone(), each.clone().into())).collect(),
-            services: services.iter().map(|each| (each.name.clone(), at_home(each, services).into())).collect(),
+            services: services.iter().map(|each| (each.name.clone(), each.at_home(&by_name).into())).collect(),
         }
     }
 

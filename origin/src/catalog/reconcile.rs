@@ -139,7 +139,7 @@ impl Reconciler {
         changed_names.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
 
         let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), changed_names.repositories.clone());
-        let mut unsettled = Unsettled::default();
+        let (mut unsettled, mut redefined) = (Unsettled::default(), Vec::new());
         for name in &changed_names.services {
             let known = before.services.get(name);
             let service = after.definitions.services.get(name).and_then(|defined| {
@@ -166,6 +166,7 @@ impl Reconciler {
             if known.zip(service.as_ref()).is_some_and(|(known, service)| Arc::ptr_eq(known, service)) {
                 continue;
             }
+            redefined.push(name);
             if let Some(known) = known {
                 if let Some(of) = self.assigned.get_mut(&known.repository) {
                     of.remove(name);
@@ -228,6 +229,7 @@ impl Reconciler {
             });
         }
         self.catalog.replace(after, &created);
+        redefined.iter().for_each(|name| _ = self.context.part_sources.resolve_composed(name));
         if unsettled.is_empty() {
             std::mem::take(&mut unsettled.moved_from).iter().for_each(|repository| self.vouch_anew(repository));
         }
@@ -421,6 +423,8 @@ impl Reconciler {
             service.show(descriptor, |shown| {
                 if is_owned {
                     self.context.log.append(EventKind::Descriptor(shown.bytes().clone()));
+                } else {
+                    self.context.part_sources.resolve_composed(&name);
                 }
             });
         }

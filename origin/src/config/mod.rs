@@ -242,7 +242,7 @@ impl Config {
                 wrong.push(format!("there are {number} {kind}, but [limits] {key} = {limit}"));
             }
         }
-        let mut services = HashSet::new();
+        let (mut services, by_name) = (HashSet::new(), ServiceConfig::by_name(&self.services));
         for service in &self.services {
             let name = &service.name;
             if !services.insert(name) {
@@ -257,13 +257,8 @@ impl Config {
             if missing.is_empty() {
                 errors.extend(service.followed(|name| repositories.get(name).copied()).err());
             }
-            let home_of = |part: &ServiceName| {
-                let part = self.services.iter().find(|each| each.name == *part)?;
-                part.repositories().next().cloned()
-            };
-            errors.extend(wrong_parts(service, &self.services));
-            let at_home = service.clone().with_home(home_of);
-            errors.extend(at_home.error_in_cluster().filter(|_| self.cluster.is_some()));
+            errors.extend(wrong_parts(service, &by_name));
+            errors.extend(service.at_home(&by_name).error_in_cluster().filter(|_| self.cluster.is_some()));
             if !errors.is_empty() {
                 wrong.push(format!("service `{name}`: {}", joined(&errors)));
             }
@@ -280,9 +275,9 @@ impl Config {
 }
 
 /// Which parts of a service cannot be published, among the services of the file.
-fn wrong_parts(service: &ServiceConfig, all: &[ServiceConfig]) -> Vec<ValidationError> {
+fn wrong_parts(service: &ServiceConfig, all: &HashMap<&ServiceName, &ServiceConfig>) -> Vec<ValidationError> {
     let wrong = |part: &ServiceName| {
-        let reason = match all.iter().find(|each| each.name == *part) {
+        let reason = match all.get(part) {
             None => format!("there is no [[service]] `{part}`"),
             Some(of) if !of.parts.is_empty() && of.name != service.name => {
                 format!("service `{part}` has parts itself: name these in place of it")

@@ -192,6 +192,19 @@ impl NameRecords {
         self.0.all.run(max_age, self.read_all()).await
     }
 
+    /// The repository that has a name now, of which one record is read.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) async fn holder(&self, service: &ServiceName) -> Result<Option<RepositoryName>, NamesUnavailable> {
+        let key = RecordKey::names(Names::bucket(service));
+        let (names, _) = self.0.read(&key).await.map_err(|error| {
+            tracing::warn!(%key, error, "the names of services cannot be read");
+            NamesUnavailable
+        })?;
+        Ok(AllNames::of(names.into_iter().filter(|(name, _)| name == service)).holder(service).cloned())
+    }
+
     async fn read_all(&self) -> Result<Arc<AllNames>, NamesUnavailable> {
         let failed = |key: String, error: String| {
             tracing::warn!(key, error, "the names of services cannot be read");

@@ -86,6 +86,11 @@ impl ServiceNames {
         Self { agree, publisher, repositories, records, in_use: Arc::default() }
     }
 
+    /// The repository that has the name of a service now.
+    pub(crate) async fn home(&self, service: &ServiceName) -> Result<Option<RepositoryName>, NamesUnavailable> {
+        self.records.holder(service).await
+    }
+
     /// Begins an operator's request. `is_move`: it moves the service away from the repository.
     pub(crate) fn edit(&self, repository: &RepositoryName, service: &ServiceName, is_move: bool) -> NameEdit {
         let edit = ((repository.clone(), service.clone()), is_move);

@@ -75,6 +75,8 @@ impl Context {
             upstreams: upstreams.clone(),
         };
         let sources = Arc::new(sources);
+        let published = PublishedParts::new(publisher.clone(), sources.clone());
+        published.show(&metrics.bounds);
         Self {
             data_dir,
             log,
@@ -88,7 +90,7 @@ impl Context {
             max_stored_mirror: None,
             validity: Validity::always(),
             names: None,
-            part_sources: Arc::new(PartSources::new(PublishedParts::new(publisher.clone(), sources.clone()))),
+            part_sources: Arc::new(PartSources::new(published)),
             publisher,
             sources,
             metrics,
@@ -97,6 +99,7 @@ impl Context {
 
     /// Begins polls and fetches only while the session is valid, and takes the names of services.
     pub(crate) fn in_cluster(self, validity: Validity, names: ServiceNames) -> Self {
+        self.part_sources.in_cluster(names.clone());
         Self { validity, names: Some(names), ..self }
     }
 

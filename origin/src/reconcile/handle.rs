@@ -136,6 +136,10 @@ impl Handle {
         // Of a composed service its parts are followed.
         let followers = self.services.borrow();
         followers.iter().filter(|each| each.parts.is_empty()).for_each(|each| each.ask_for_poll(now));
+        // What its other parts have published is used again, even if it is older.
+        let parts = followers.iter().flat_map(|each| &each.parts).filter(|part| part.of_service().is_some());
+        parts.for_each(|part| part.forget_standing());
+        self.repository.signals.part_changes.notify();
         self.repository.signals.refresh.notify_one();
         self.trigger_poll();
     }

@@ -21,9 +21,10 @@ use weir_tarball::{
 use weir_upstream::RepositoryConfig;
 
 use super::part_changes::PartChange;
-use super::published_parts::PublishedParts;
+use super::published_parts::{PartVersions, PublishedParts};
 use super::signals::WorkerSignals;
 use super::state::{Health, RepositoryState};
+use crate::names::ServiceNames;
 
 /// The sources of the origin's workers, by repository, and what services have published.
 pub(crate) struct PartSources {
@@ -63,15 +64,14 @@ impl PartSource {
     }
 }
 
-/// A part that a build has opened.
-enum Opened {
-    Source(PartSource, RevisionId),
-    Published(Box<Descriptor>),
-}
-
 impl PartSources {
     pub(super) fn new(published: PublishedParts) -> Self {
         Self { running: Mutex::default(), published, composed: Mutex::default() }
+    }
+
+    /// Looks up the names of services: other origins may move these.
+    pub(super) fn in_cluster(&self, names: ServiceNames) {
+        drop(self.published.names.set(names));
     }
 
     /// A service is defined: it is told when a part of it that is a service has another version.
@@ -94,11 +94,6 @@ impl PartSources {
         }
     }
 
-    /// The services that are parts.
-    pub(crate) fn part_services(&self) -> Vec<ServiceName> {
-        self.composed().keys().cloned().collect()
-    }
-
     /// Has the workers here that publish services with this part resolve them. Returns the other repositories that do.
     pub(crate) fn resolve_composed(&self, part: &ServiceName) -> Vec<RepositoryName> {
         let homes: BTreeSet<_> = self.composed().get(part).into_iter().flat_map(|of| of.values().cloned()).collect();
@@ -108,10 +103,16 @@ impl PartSources {
         elsewhere
     }
 
-    /// The services that are parts of what is published by one of these repositories.
-    pub(crate) fn part_services_of(&self, is_it: impl Fn(&RepositoryName) -> bool) -> Vec<ServiceName> {
-        let composed = self.composed();
-        composed.iter().filter(|(_, of)| of.values().any(&is_it)).map(|(part, _)| part.clone()).collect()
+    /// Has the workers here resolve all services with such parts. Returns how many workers that are.
+    pub(crate) fn resolve_all(&self) -> usize {
+        let homes: BTreeSet<_> = self.composed().values().flat_map(|of| of.values().cloned()).collect();
+        let all = self.lock();
+        homes.iter().filter_map(|home| all.get(home)).map(|home| home.signals.part_changes.notify()).count()
+    }
+
+    /// Reads the versions in force of the parts of these services that are services.
+    pub(super) async fn versions(&self, composed: &[Arc<Service>]) -> PartVersions {
+        self.published.versions(composed).await
     }
 
     fn composed(&self) -> MutexGuard<'_, Composed> {
@@ -139,17 +140,20 @@ impl PartSources {
     }
 
     /// Resolves composed services: all parts of each, or none. Each repository is read once. Failures of one that was not polled
-    /// since the start may pass by themselves.
-    pub(super) fn resolve(&self, services: &[Arc<Service>], stop: &AtomicBool) -> ResolvedServices {
+    /// since the start may pass by themselves. `versions`: what was read before.
+    pub(super) fn resolve(
+        &self,
+        services: &[Arc<Service>],
+        versions: &PartVersions,
+        stop: &AtomicBool,
+    ) -> ResolvedServices {
         let mut by_repository: BTreeMap<&RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
-        let (mut resolved, mut versions) = (HashMap::new(), HashMap::new());
+        let mut resolved = HashMap::new();
         for part in services.iter().flat_map(|service| &service.parts) {
             match part.of_service() {
                 Some(service) => {
-                    let current = versions.entry(service);
-                    let current =
-                        current.or_insert_with(|| self.published.current(service, part.used_generation().is_some()));
-                    let found = current.clone().and_then(|current| published_part(part, &current));
+                    let Some(current) = versions.get(service).cloned() else { continue };
+                    let found = current.and_then(|current| published_part(part, &current));
                     resolved.insert(Arc::as_ptr(part), found.map_err(|failure| of_part(part, failure)));
                 }
                 None => by_repository.entry(&part.repository).or_default().push(part.clone()),
@@ -221,7 +225,9 @@ impl PartSources {
         stop: &AtomicBool,
         emit: &mut dyn FnMut(ListedEntry),
     ) -> Result<(RevisionId, Listing), ServiceFailure> {
-        let resolved = self.resolve(std::slice::from_ref(service), stop);
+        let services = std::slice::from_ref(service);
+        let versions = self.published.runtime.block_on(self.versions(services));
+        let resolved = self.resolve(services, &versions, stop);
         let candidates: Result<Vec<Candidate>, _> = resolved.into_iter().map(|(_, found)| found).collect();
         let Some(Candidate { revision, parts, .. }) = candidates?.pop() else { unreachable!("one was resolved") };
         if at.is_some_and(|at| *at != revision) {
@@ -233,14 +239,14 @@ impl PartSources {
     }
 
     /// Composes the contents of the parts. If a repository must be polled for them, that is triggered.
-    fn with_tree<T>(
+    fn with_tree<'a, T>(
         &self,
-        service: &Service,
+        service: &'a Service,
         at: &[Part],
         (step, limits, stop): (&'static str, &Limits, &AtomicBool),
-        work: impl FnOnce(&ComposedTree<'_, Tree<'_>>) -> Result<T, TarballError>,
+        work: impl FnOnce(&ComposedTree<'a, Tree<'a>>) -> Result<T, TarballError>,
     ) -> Result<T, ServiceFailure> {
-        let open = |part| -> Result<_, ServiceFailure> {
+        let open = |part: &'a Service| -> Result<(Tree<'a>, Option<(PartSource, RevisionId)>), ServiceFailure> {
             let is_it = |at: &&Part| {
                 at.to == folder(part).as_str()
                     && at.service.as_ref() == part.of_service()
@@ -248,39 +254,30 @@ impl PartSources {
             };
             let other = || ServiceFailure::transient("build", "the version was composed of other parts".to_owned());
             let at = at.iter().find(is_it).ok_or_else(other)?;
-            let opened = match at.digest.zip(at.service.as_ref()) {
-                None => self.get(&part.repository).map(|source| Opened::Source(source, at.revision_id.clone())),
-                Some((digest, service)) => {
-                    let version = self.published.version(&at.repository, service, &digest);
-                    version.map(|version| Opened::Published(version.into()))
-                }
-            };
-            Ok((part, opened.map_err(|failure| of_part(part, failure))?))
+            if let Some((digest, service)) = at.digest.zip(at.service.as_ref()) {
+                let version = self.published.version(&at.repository, service, &digest)?;
+                return Ok((self.published.tree(part, &version, limits, stop)?, None));
+            }
+            let of = self.get(&part.repository)?;
+            let tree = of.source.tree(part, &at.revision_id).map_err(|failure| of.failed(failure))?;
+            Ok((tree, Some((of, at.revision_id.clone()))))
         };
-        let parts: Vec<_> = service.parts.iter().map(|part| open(part)).collect::<Result<_, _>>()?;
         // All are opened, even if one fails: one poll fetches all that is lacking.
-        let trees = parts.iter().map(|(part, opened)| {
-            let tree = match opened {
-                Opened::Source(of, revision) => {
-                    of.source.tree(part, revision).map_err(|failure| of.failed(of_part(part, failure)))?
-                }
-                Opened::Published(version) => {
-                    let tree = self.published.tree(part, version, limits, stop);
-                    tree.map_err(|failure| of_part(part, failure))?
-                }
-            };
-            Ok((folder(part), tree))
+        let opened = service.parts.iter().map(|part| {
+            let (tree, of) = open(part).map_err(|failure| of_part(part, failure))?;
+            Ok(((folder(part), tree), of))
         });
-        work(&ComposedTree::new(all(trees.collect())?)).map_err(|error| {
+        let (trees, sources): (Vec<_>, Vec<_>) = all(opened.collect())?.into_iter().unzip();
+        work(&ComposedTree::new(trees)).map_err(|error| {
             let (at, error) = match error {
                 TarballError::Part { part, error } => (Some(part), *error),
                 error => (None, error),
             };
-            let (part, opened) = &parts[at.unwrap_or_default()];
-            let of_part = |failure| if at.is_some() { of_part(part, failure) } else { failure };
-            match opened {
-                Opened::Source(of, revision) => of.failed(of_part(of.source.failure(revision, step, &error))),
-                Opened::Published(_) => of_part(ServiceFailure::of_tarball(step, &error)),
+            let index = at.unwrap_or_default();
+            let of_part = |failure| if at.is_some() { of_part(&service.parts[index], failure) } else { failure };
+            match &sources[index] {
+                Some((of, revision)) => of.failed(of_part(of.source.failure(revision, step, &error))),
+                None => of_part(ServiceFailure::of_tarball(step, &error)),
             }
         })
     }
@@ -330,10 +327,12 @@ fn published_part(part: &Service, current: &Descriptor) -> Result<FoundPart, Ser
     if !publication.parts.is_empty() {
         return refused("it has parts itself: name these in place of it");
     }
-    if part.used_generation().is_some_and(|used| publication.generation < used) {
-        return refused(
-            "its generation is lower than the one that was used: the store may have an older copy of its record",
-        );
+    if let Some(used) = part.used_generation().filter(|used| publication.generation < *used) {
+        return refused(&format!(
+            "its generation {} is lower than {used}, which was used: the store may have an older copy of its record. To publish \
+             it all the same, refresh repository `{}`",
+            publication.generation, part.repository,
+        ));
     }
     let at = Part {
         service: Some(publication.service.clone()),

@@ -47,13 +47,15 @@ impl Pipeline {
     /// Resolves the refs of services. Few repositories do so at a time, because all mirrors are opened after a start.
     pub(super) async fn resolve(&self, services: Vec<Arc<Service>>) -> Result<ResolvedServices, ServiceFailure> {
         let Context { ref_lookups, part_sources, .. } = &self.repository.context;
+        let (composed, plain): (Vec<_>, Vec<_>) = services.into_iter().partition(|service| !service.parts.is_empty());
+        // Before the permit: the store may be slow.
+        let versions = part_sources.versions(&composed).await;
         let permit = ref_lookups.clone().acquire_owned().await.ok();
         let (source, config) = (self.repository.source.clone(), self.repository.config.borrow().clone());
         let part_sources = part_sources.clone();
-        let (composed, plain): (Vec<_>, Vec<_>) = services.into_iter().partition(|service| !service.parts.is_empty());
         let resolve = move |stop: &AtomicBool| {
             let mut resolved = if plain.is_empty() { Vec::new() } else { source.resolve(&config, &plain, stop)? };
-            resolved.extend(part_sources.resolve(&composed, stop));
+            resolved.extend(part_sources.resolve(&composed, &versions, stop));
             Ok(resolved)
         };
         let timeout = self.repository.build_timeout();

@@ -167,7 +167,7 @@ async fn operators_compose_services_of_services() {
     assert!(refused.status == 409 && refused.problem().1.contains("`shop-prod`"), "{refused:?}");
     assert_eq!(operator.delete("/v1/services/values?cascade=true").await.status, 204);
     let reason = failure(&node, "shop-prod").await;
-    assert_eq!(reason, "[resolve] part `values` (service `values`): it has no published version yet");
+    assert_eq!(reason, "[resolve] part `values` (service `values`): it was deleted, and is not published again yet");
     assert_eq!(node.descriptor().await.bytes(), first.bytes(), "the last publication stays");
     // Defined again, as another one. The history says which part that was.
     let put = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });

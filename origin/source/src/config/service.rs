@@ -1,5 +1,7 @@
 //! `[[service]]`: what agents follow.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 use weir_model::ValidationError;
 use weir_protocol::name::{RepositoryName, ServiceName};
@@ -85,6 +87,17 @@ impl ServiceConfig {
     pub fn with_home(self, of: impl FnOnce(&ServiceName) -> Option<RepositoryName>) -> Self {
         let home = self.parts.first().and_then(|part| of(part.service.as_ref()?));
         Self { home, ..self }
+    }
+
+    /// Services by their names.
+    pub fn by_name(all: &[Self]) -> HashMap<&ServiceName, &Self> {
+        all.iter().map(|each| (&each.name, each)).collect()
+    }
+
+    /// The same [at home](Self::with_home), of a file that has these services.
+    #[must_use]
+    pub fn at_home(&self, all: &HashMap<&ServiceName, &Self>) -> Self {
+        self.clone().with_home(|part| all.get(part)?.repositories().next().cloned())
     }
 
     /// The repositories of its sources.
