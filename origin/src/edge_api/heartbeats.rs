@@ -1,7 +1,7 @@
 //! `POST /v1/heartbeats`: signed freshness statements, of the services that this origin owns and may vouch for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Request, Response, header};
@@ -19,6 +19,9 @@ use super::{EdgeApi, InCluster};
 use crate::catalog::Snapshot;
 use crate::cluster::{Owner, owner};
 use crate::reconcile::{Health, RepositoryState};
+
+/// The most composed services without a statement of which it is remembered that this was logged.
+const MAX_UNSTATED: usize = 1_000;
 
 impl EdgeApi {
     /// Signs a statement for each service of the request that this origin owns and has published. The others are absent.
@@ -60,17 +63,15 @@ impl EdgeApi {
         }
         // Of a composed service the upstream of a part that is unreachable for the longest time.
         let (mut unreachable, mut time) = (unreachable_since(snapshot, service)?, now);
-        for name in service.part_services() {
-            let part = snapshot.services.get(name)?;
-            let of_part = if self.is_owner(snapshot, &part.repository) {
-                unreachable_since(snapshot, part)?
-            } else {
-                // What its owner said is true as of then.
-                let stated = self.cluster.as_ref()?.statements.get(name, now)?;
-                time = time.min(stated.time);
-                stated.upstream_unreachable_since
-            };
-            unreachable = unreachable.into_iter().chain(of_part).min();
+        for part in service.part_services() {
+            let of_part = self.of_part(snapshot, part, now);
+            // What its owner said is true as of then.
+            let (stated, since) = of_part.inspect_err(|why| self.note_unstated(&name, Some((part, *why)))).ok()?;
+            time = time.min(stated);
+            unreachable = unreachable.into_iter().chain(since).min();
+        }
+        if service.part_services().next().is_some() {
+            self.note_unstated(&name, None);
         }
         Some(Freshness {
             service: name,
@@ -80,6 +81,35 @@ impl EdgeApi {
             time,
             upstream_unreachable_since: unreachable,
         })
+    }
+
+    /// Until when it is known of a part since when its upstream is unreachable, or why that is not known.
+    fn of_part(
+        &self,
+        snapshot: &Snapshot,
+        name: &ServiceName,
+        now: SystemTime,
+    ) -> Result<(SystemTime, Option<SystemTime>), &'static str> {
+        let part = snapshot.services.get(name).ok_or("it is deleted")?;
+        if self.is_owner(snapshot, &part.repository) {
+            let unknown = "it is not published, or its repository was not polled since the start";
+            return Ok((now, unreachable_since(snapshot, part).ok_or(unknown)?));
+        }
+        let stated = self.cluster.as_ref().ok_or("it has no owner")?.statements.get(name, now)?;
+        Ok((stated.time, stated.upstream_unreachable_since))
+    }
+
+    /// Logs once which part of a composed service has no statement, and why.
+    fn note_unstated(&self, name: &ServiceName, of: Option<(&ServiceName, &'static str)>) {
+        let mut unstated = self.unstated.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((part, why)) = of else { return drop(unstated.remove(name)) };
+        if unstated.len() >= MAX_UNSTATED {
+            unstated.clear();
+        }
+        let now = (part.clone(), why);
+        if unstated.insert(name.clone(), now.clone()) != Some(now) {
+            tracing::warn!(service = %name, %part, why, "no freshness statement: nobody knows how fresh this part is");
+        }
     }
 
     /// Has the owners of parts state what is true of these, for the composed services that this origin owns.

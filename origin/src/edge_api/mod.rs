@@ -10,11 +10,13 @@ mod observed;
 mod part_statements;
 mod problems;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use http::{Method, Request, Response};
 use tokio::sync::Semaphore;
+use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::{Route, RouteError};
 use weir_publish::{Publisher, Signer};
@@ -51,6 +53,8 @@ pub(crate) struct EdgeApi {
     lost_definitions: LostDefinitions,
     observed: Observed,
     deliveries: Deliveries,
+    /// The composed services without a freshness statement: the part that has none, and why.
+    unstated: Arc<Mutex<HashMap<ServiceName, (ServiceName, &'static str)>>>,
     /// `None`: this origin is the only one.
     cluster: Option<InCluster>,
 }
@@ -89,6 +93,7 @@ impl EdgeApi {
             lost_definitions,
             observed,
             deliveries,
+            unstated: Arc::default(),
             cluster,
         }
     }

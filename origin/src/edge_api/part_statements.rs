@@ -31,8 +31,8 @@ pub(crate) struct PartStatements {
 struct Known {
     asked: Instant,
     statement: Option<Freshness>,
-    /// It was logged that there is none.
-    is_missing: bool,
+    /// Why there is none.
+    why: &'static str,
 }
 
 impl PartStatements {
@@ -40,28 +40,32 @@ impl PartStatements {
         Self { client, known: Arc::default() }
     }
 
-    /// A statement that counts.
-    pub(super) fn get(&self, part: &ServiceName, now: SystemTime) -> Option<Freshness> {
-        self.known().get(part)?.statement.clone().filter(|stated| counts(stated, now))
+    /// A statement that counts, or why there is none.
+    pub(super) fn get(&self, part: &ServiceName, now: SystemTime) -> Result<Freshness, &'static str> {
+        let known = self.known();
+        let known = known.get(part).ok_or("it has no owner now")?;
+        known.statement.clone().filter(|stated| counts(stated, now)).ok_or(known.why)
     }
 
-    /// Asks members, by their URLs, for statements of parts. Members have the same keys.
+    /// Asks members, by their URLs, for statements of parts. Members have the same keys. The services of one request of an edge
+    /// have few parts, so that each owner gets few requests.
     pub(super) async fn ask(&self, of_owners: BTreeMap<String, BTreeSet<ServiceName>>, signer: &Arc<Signer>) {
-        let now = Instant::now();
-        let asked = of_owners.into_iter().filter_map(|(url, parts)| {
+        let (now, mut asked) = (Instant::now(), Vec::new());
+        for (url, parts) in of_owners {
             let mut known = self.known();
             let is_due = |part: &ServiceName| known.get(part).is_none_or(|known| now >= known.asked + ASK_AFTER);
-            let services: BTreeSet<_> = parts.into_iter().filter(is_due).take(MAX_SERVICES).collect();
-            for part in &services {
-                let none = Known { asked: now, statement: None, is_missing: false };
+            let due: Vec<_> = parts.into_iter().filter(is_due).collect();
+            for part in &due {
+                let none = Known { asked: now, statement: None, why: "its owner has not answered yet" };
                 known.entry(part.clone()).or_insert(none).asked = now;
             }
-            let (statements, signer) = (self.clone(), signer.clone());
-            // A task, so that an answer after the patience counts too.
-            (!services.is_empty())
-                .then(|| tokio::spawn(async move { statements.ask_one(&url, services, &signer).await }))
-        });
-        let asked: Vec<_> = asked.collect();
+            for services in due.chunks(MAX_SERVICES) {
+                let (statements, signer, url) = (self.clone(), signer.clone(), url.clone());
+                let services = services.iter().cloned().collect();
+                // A task, so that an answer after the patience counts too.
+                asked.push(tokio::spawn(async move { statements.ask_one(&url, services, &signer).await }));
+            }
+        }
         // What is not known when this ends is not stated.
         let _ = timeout(PATIENCE, join_all(asked)).await;
         self.known().retain(|_, known| now < known.asked + 2 * MAX_AGE);
@@ -70,7 +74,7 @@ impl PartStatements {
     async fn ask_one(&self, url: &str, services: BTreeSet<ServiceName>, signer: &Signer) {
         let request = HeartbeatRequest { services };
         let answer = self.client.statements(url, &request).await;
-        let why = answer.as_ref().err().map_or("it states none", |error| error.into_str());
+        let why = if answer.is_ok() { "its owner states none" } else { "its owner does not answer" };
         let stated = answer.map(|answer| answer.services).unwrap_or_default();
         let mut known = self.known();
         for mut statement in stated.iter().filter_map(|each| signer.read_freshness(&each.envelope)) {
@@ -81,12 +85,7 @@ impl PartStatements {
             }
         }
         for part in &request.services {
-            let Some(known) = known.get_mut(part) else { continue };
-            let is_missing = !known.statement.as_ref().is_some_and(|stated| counts(stated, SystemTime::now()));
-            if is_missing && !known.is_missing {
-                tracing::warn!(%part, owner = url, why, "the owner of a part does not state how fresh it is: what is composed of it gets no statement");
-            }
-            known.is_missing = is_missing;
+            known.entry(part.clone()).and_modify(|known| known.why = why);
         }
     }
 

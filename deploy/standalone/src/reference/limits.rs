@@ -48,6 +48,10 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | size of a tarball for which deltas are made | `limits.max_delta_tarball` |  | it has none. Metric: `weir_origin_deltas_total` |
 | versions whose deltas are being published | {origin/src/deltas.rs MAX_PUBLISHING} |  | the next deltas wait |
 | mirrors in which refs are looked up | {origin/src/reconcile/context.rs CONCURRENT_RESOLUTIONS} | `ref_lookups` | they wait |
+| records of parts of other owners that a repository reads at a time | {origin/src/reconcile/published_parts.rs CONCURRENT_READS} |  | they wait |
+| bytes of published tarballs that are unpacked as parts of others | `upstreams.max_mirror` | `unpacked_part_bytes` | the build fails and is tried again |
+| services for which the owner of parts is asked in one request | {shared/protocol/src/freshness.rs MAX_SERVICES} |  | it gets another request |
+| composed services of which the log says once why they have no freshness statement | {origin/src/edge_api/heartbeats.rs MAX_UNSTATED} |  | it says so again |
 | folders with refs that `weir up` watches | {origin/git/src/ref_watch.rs MAX_FOLDERS} |  | moved refs are found only by polls |
 | mirrors that are read in full after a failure | {origin/src/reconcile/limiter.rs CONCURRENT_MIRROR_CHECKS} | `mirror_checks` | they wait |
 | rebuilds of lost objects that wait, for each repository | {origin/src/reconcile/rebuild.rs REBUILD_QUEUE} |  | 503 |
