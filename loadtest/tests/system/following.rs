@@ -33,7 +33,7 @@ async fn a_push_outside_the_folder_changes_no_digest_and_moves_no_tarball() -> a
 
     site.upstream.write("other/version", "2")?;
     let client = site.client()?;
-    let published = descriptor(&client).await?;
+    let published = descriptor(&client, "shop-prod").await?;
     let commit = site.upstream.commit_and_push("outside")?;
     // It is no publication: the edge learns that the one before is right as of the new commit too.
     let revision_id = format!("sha1:{commit}");
@@ -41,7 +41,7 @@ async fn a_push_outside_the_folder_changes_no_digest_and_moves_no_tarball() -> a
         seen(&client).await.is_ok_and(|seen| seen["revision_id"] == *revision_id)
     })
     .await?;
-    assert_eq!(descriptor(&client).await?.publication(), published.publication());
+    assert_eq!(descriptor(&client, "shop-prod").await?.publication(), published.publication());
     let polls = Metrics::read(site.agent.admin()).await?.sum("weir_agent_polls_total", &["result=\"unchanged\""]);
     site.until_counter(&site.agent, "weir_agent_polls_total", &["result=\"unchanged\""], polls + 1.0).await?;
     let after = Metrics::read(site.origin.admin()).await?;

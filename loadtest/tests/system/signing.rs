@@ -23,8 +23,8 @@ pub(crate) fn keys(dir: &Path, arguments: &str) -> anyhow::Result<Vec<PublicKey>
     Ok(list.keys().cloned().collect())
 }
 
-pub(crate) async fn descriptor(client: &Client) -> anyhow::Result<Descriptor> {
-    let answer = client.send("GET", "/v1/services/shop-prod", &[]).await?;
+pub(crate) async fn descriptor(client: &Client, service: &str) -> anyhow::Result<Descriptor> {
+    let answer = client.send("GET", &format!("/v1/services/{service}"), &[]).await?;
     ensure!(answer.status() == 200, "{}", answer.status());
     Ok(Descriptor::parse(answer.into_body().collect().await?.to_bytes())?)
 }
@@ -43,7 +43,7 @@ async fn an_edge_forwards_signatures_unchanged_also_of_a_new_key() -> anyhow::Re
     site.start().await?;
     site.until_released("shop-prod", "version", "1").await?;
     let client = site.client()?;
-    let passed_on = descriptor(&client).await?;
+    let passed_on = descriptor(&client, "shop-prod").await?;
     assert_eq!(passed_on.publication_signed_by(&old[0]).as_ref(), Some(passed_on.publication()));
     assert_eq!(passed_on.envelope().map(|envelope| envelope.key_ids().count()), Some(1));
 
@@ -55,10 +55,10 @@ async fn an_edge_forwards_signatures_unchanged_also_of_a_new_key() -> anyhow::Re
     site.origin.terminate().await?;
     site.origin.start().await?;
     until("the edge holds what was signed with the new key", async || {
-        descriptor(&client).await.is_ok_and(|current| current.publication_signed_by(&new[0]).is_some())
+        descriptor(&client, "shop-prod").await.is_ok_and(|current| current.publication_signed_by(&new[0]).is_some())
     })
     .await?;
-    let both = descriptor(&client).await?;
+    let both = descriptor(&client, "shop-prod").await?;
     assert!(both.publication_signed_by(&old[0]).is_some());
     assert_eq!(both.publication(), passed_on.publication());
     Ok(())

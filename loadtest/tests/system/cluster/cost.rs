@@ -44,6 +44,7 @@ async fn count() -> anyhow::Result<()> {
         origins: 3,
         edges: 1,
         repositories: 100,
+        composed: 0,
         ttl: Duration::from_secs(30),
         poll_interval: Duration::from_secs(120),
         fresh: Duration::from_secs(15),

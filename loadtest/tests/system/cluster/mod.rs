@@ -13,6 +13,7 @@ mod scaling;
 mod site;
 mod upstream;
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -25,6 +26,7 @@ use self::judge::Rules;
 use self::network::{Part, isolated};
 use self::recorder::{Looking, Pushing, Recorder};
 use self::site::Site;
+use crate::signing::descriptor;
 use crate::site::{Client, header};
 
 const SEED: &str = "WEIR_NEMESIS_SEED";
@@ -61,6 +63,7 @@ async fn faults(engine: EngineKind) -> anyhow::Result<()> {
         origins: 3,
         edges: 3,
         repositories: 6,
+        composed: 6,
         ttl: TTL,
         poll_interval: Duration::from_secs(1),
         fresh: Duration::from_secs(1),
@@ -95,6 +98,10 @@ async fn faults(engine: EngineKind) -> anyhow::Result<()> {
         Ok(()) => until_settled(&site).await,
         Err(error) => Err(error),
     };
+    let settled = match settled {
+        Ok(()) => until_agent_has_parts(&site).await,
+        Err(error) => Err(error),
+    };
     conclude(site, &looking, &rules, settled).await.with_context(|| format!("seed {seed}"))
 }
 
@@ -103,7 +110,7 @@ async fn until_published(site: &mut Site) -> anyhow::Result<Looking> {
     until_settled(site).await?;
     let looking = Recorder::start(site)?;
     site.agent.node.start().await?;
-    let followed = site.upstreams.len();
+    let followed = site.upstreams.len() + site.composed.len();
     until("the agent follows all services", async || {
         Metrics::read(site.agent.node.admin())
             .await
@@ -128,6 +135,34 @@ async fn until_settled(site: &Site) -> anyhow::Result<()> {
             })
             .await?;
         }
+        for (number, name) in site.composed.iter().enumerate() {
+            let parts = [0, 1].map(|next| &site.upstreams[(number + next) % site.upstreams.len()].newest);
+            until(&format!("{} answers with {parts:?} of {name}", edge.name), async || {
+                let current = descriptor(&client, name).await;
+                current.is_ok_and(|current| {
+                    let at = current.publication().parts.iter().map(|part| part.revision_id.as_str());
+                    at.eq(parts.map(|commit| format!("sha1:{commit}")))
+                })
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the agent, which trusts signatures alone, has of composed services what it has of their parts.
+async fn until_agent_has_parts(site: &Site) -> anyhow::Result<()> {
+    let read = |service: &str, folder: &str| {
+        let current = site.path("agent-data").join(service).join("current");
+        fs::read_to_string(current.join(folder).join("version")).ok()
+    };
+    for (number, name) in site.composed.iter().enumerate() {
+        let [one, other] = [0, 1].map(|next| &site.upstreams[(number + next) % site.upstreams.len()].name);
+        until(&format!("the agent has the parts of {name}"), async || {
+            let parts = [read(name, "one"), read(name, "other")];
+            parts.iter().all(Option::is_some) && parts == [read(one, ""), read(other, "")]
+        })
+        .await?;
     }
     Ok(())
 }

@@ -68,8 +68,8 @@ impl Recorder {
             let client = Client::of_role(&ca, &identity.0, &identity.1, origin.address)?;
             tasks.spawn(recorder.clone().follow(origin.name.clone(), client));
         }
-        let services: Vec<ServiceName> =
-            site.upstreams.iter().map(|upstream| Ok(upstream.name.parse()?)).collect::<anyhow::Result<_>>()?;
+        let names = site.upstreams.iter().map(|upstream| &upstream.name).chain(&site.composed);
+        let services: Vec<ServiceName> = names.map(|name| Ok(name.parse()?)).collect::<anyhow::Result<_>>()?;
         for reader in 0..site.edges.len() {
             let mut edges: Vec<(String, Client)> = site
                 .edges

@@ -33,6 +33,7 @@ fn plan(repositories: usize) -> Plan {
         origins: 3,
         edges: 1,
         repositories,
+        composed: 0,
         ttl: ttl(),
         poll_interval,
         fresh: Duration::from_secs(1),

@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) origins: u8,
     pub(crate) edges: u8,
     pub(crate) repositories: usize,
+    /// Services `composed-N`, of what the services of the repository N and of the next one publish.
+    pub(crate) composed: usize,
     pub(crate) ttl: Duration,
     pub(crate) poll_interval: Duration,
     /// How long edges answer without a question to an origin.
@@ -57,6 +59,7 @@ pub(crate) struct Site {
     pub(crate) engine: Engine,
     pub(crate) git: GitServer,
     pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) composed: Vec<String>,
     dir: TempDir,
 }
 
@@ -96,6 +99,22 @@ impl Site {
                 )
             })
             .collect();
+        let (composed, defined): (Vec<String>, Vec<String>) = (0..plan.composed)
+            .map(|number| {
+                let [one, other] = [number, number + 1].map(|number| &upstreams[number % upstreams.len()].name);
+                let parts =
+                    format!("{{ service = \"{one}\", to = \"one\" }}, {{ service = \"{other}\", to = \"other\" }}");
+                let name = format!("composed-{number}");
+                (name.clone(), format!("[[service]]\nname = \"{name}\"\nparts = [{parts}]\n"))
+            })
+            .unzip();
+        let repositories = repositories + &defined.concat();
+        let (keys, trust) = if plan.composed > 0 {
+            crate::signing::keys(dir.path(), "new signing.key")?;
+            ("\"signing.key\"", "{ services = \"*\", keys = \"signing.key.pub\" }")
+        } else {
+            ("", "")
+        };
         let origins = origins
             .into_iter()
             .enumerate()
@@ -110,7 +129,7 @@ impl Site {
                 let config = format!(
                     "name = \"{name}\"\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\ndata_dir = \"{name}-data\"\n\
                      [tls]\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\nclient_ca = \"ca.pem\"\n\
-                     [limits]\nrequests_per_minute_per_host = {requests}\n\
+                     [limits]\nrequests_per_minute_per_host = {requests}\n[signing]\nkeys = [{keys}]\n\
                      [store]\n{store}\
                      [cluster]\nadvertise = \"https://{listen}\"\nsession_ttl = \"{ttl:?}\"\n{cluster}\
                      {repositories}",
@@ -145,17 +164,17 @@ impl Site {
             .collect::<anyhow::Result<Vec<_>>>()?;
         let machine = Machine::join(41)?;
         let known: Vec<String> = edges.iter().map(|edge| format!("\"https://{}\"", edge.address)).collect();
-        let follows: String =
-            upstreams.iter().map(|upstream| format!("[[service]]\nname = \"{}\"\n", upstream.name)).collect();
+        let names = upstreams.iter().map(|upstream| &upstream.name).chain(&composed);
+        let follows: String = names.map(|name| format!("[[service]]\nname = \"{name}\"\n")).collect();
         let config = format!(
             "name = \"cluster-1\"\nadmin_listen = \"{admin}\"\nedges = [{}]\nca = \"ca.pem\"\nroot = \"agent-data\"\n\
-             poll_interval = \"1s\"\n{follows}",
+             poll_interval = \"1s\"\ntrust = [{trust}]\n{follows}",
             known.join(", "),
             admin = admin(&machine),
         );
         let agent = Placed::new(dir.path(), "agent-1", machine, 0, &config)?;
 
-        let mut site = Self { origins, edges, agent, engine, git, upstreams, dir };
+        let mut site = Self { origins, edges, agent, engine, git, upstreams, composed, dir };
         for origin in &mut site.origins[..usize::from(plan.origins)] {
             origin.node.start().await?;
         }
