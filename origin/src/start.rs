@@ -35,7 +35,7 @@ use crate::cluster::{
 use crate::config::Config;
 use crate::edge_api::{EdgeApi, Events, InCluster, PartStatements};
 use crate::event_log::EventLog;
-use crate::fleet::{FleetMetrics, FleetStore};
+use crate::fleet::{FleetBounds, FleetMetrics, FleetStore, MayShard};
 use crate::lost_definitions::LostDefinitions;
 use crate::member_api::MemberApi;
 use crate::member_client::MemberClient;
@@ -100,9 +100,11 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     warn_without_git().await?;
 
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), drain).await;
-    let fleet = follow_fleet(&config, &records, (&registry, &metrics), drain).await?;
+    let may_shard = joining.as_ref().map(|(cluster, _)| cluster.knows_shards());
+    let fleet = follow_fleet(&config, &records, may_shard, (&registry, &metrics), drain).await?;
     let observed = observe(&config, &records, &metrics, drain);
-    let access = access::start(&config.access, fleet.follow(), publisher.identity.cluster(), &metrics, drain).await?;
+    let (followed, of_fleet) = (fleet.follow(), (&metrics, fleet.metrics()));
+    let access = access::start(&config.access, followed, publisher.identity.cluster(), of_fleet, drain).await?;
     let of_members = match &joining {
         None => None,
         Some((cluster, _)) => Some(reach_members(&config, cluster, &publisher, &records, (&registry, &metrics))?),
@@ -309,12 +311,13 @@ async fn warn_without_git() -> anyhow::Result<()> {
 async fn follow_fleet(
     config: &Config,
     records: &Records,
+    may_shard: Option<MayShard>,
     (registry, metrics): (&Registry, &Metrics),
     drain: &Drain,
 ) -> anyhow::Result<FleetStore> {
     let file = config.fleet().map_err(anyhow::Error::msg)?;
     let shown = (FleetMetrics::register(registry)?, &metrics.bounds);
-    Ok(FleetStore::start(records.clone(), file, config.cluster.is_some(), shown, drain).await)
+    Ok(FleetStore::start(records.clone(), &file, may_shard, FleetBounds::of(&config.limits), shown, drain).await)
 }
 
 /// What agents run.

@@ -43,6 +43,8 @@ pub struct Living {
     pub weight: u32,
     /// What it should have in common with this node.
     pub digests: Digests,
+    /// See [`NodeRecord::knows_shards`].
+    pub knows_shards: bool,
 }
 
 /// Whether this node takes a repository that has no living owner.
@@ -55,9 +57,9 @@ pub(super) enum Rank {
 
 impl Living {
     fn of(record: &NodeRecord) -> Self {
-        let NodeRecord { session, state, weight, .. } = *record;
+        let NodeRecord { session, state, weight, knows_shards, .. } = *record;
         let digests = record.digests.clone();
-        Self { session, state, url: record.url.clone(), zone: record.zone.clone(), weight, digests }
+        Self { session, state, url: record.url.clone(), zone: record.zone.clone(), weight, digests, knows_shards }
     }
 }
 

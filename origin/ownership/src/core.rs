@@ -119,6 +119,11 @@ impl<V: Clone + PartialEq> Core<V> {
         self.session.is_name_taken()
     }
 
+    /// Whether [`Core::others`] are all members that the records show.
+    pub fn sees_members(&self) -> bool {
+        self.cluster.can_decide()
+    }
+
     /// The other members with living sessions.
     pub fn others(&self) -> &BTreeMap<NodeName, Living> {
         self.cluster.others()

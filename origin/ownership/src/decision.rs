@@ -124,6 +124,7 @@ mod tests {
             weight: 1,
             digests: Digests::default(),
             ended: Vec::new(),
+            knows_shards: false,
         };
         let sent = cluster.now;
         cluster.view(others.iter().map(record).collect(), sent);

@@ -150,6 +150,7 @@ mod tests {
             weight: 1,
             digests: Digests::default(),
             ended: Vec::new(),
+            knows_shards: false,
         }
     }
 

@@ -61,6 +61,9 @@ pub struct NodeRecord {
     /// machine that was suspended together with its clock does not know otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<SessionId>,
+    /// The node reads and writes agents, assignments and issuers in shards. A node of 0.1 does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows_shards: bool,
 }
 
 /// Short digests of what all nodes of a cluster should have in common. A node of an earlier version has none.

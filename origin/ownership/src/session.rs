@@ -65,6 +65,7 @@ impl<V: Clone> Session<V> {
             weight: settings.weight,
             digests: settings.digests.clone(),
             ended: Vec::new(),
+            knows_shards: true,
         };
         Self {
             timing: settings.timing.clone(),

@@ -75,6 +75,15 @@ impl Cluster {
         Arc::new(move || view.borrow().agree)
     }
 
+    /// Tells whether all living members read agents, assignments and issuers in shards.
+    pub(crate) fn knows_shards(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let view = self.view.clone();
+        Arc::new(move || {
+            let view = view.borrow();
+            view.has_session && view.sees_members && view.others.values().all(|member| member.knows_shards)
+        })
+    }
+
     /// Until when this origin may act for what it owns.
     pub(crate) fn validity(&self) -> &Validity {
         &self.validity

@@ -46,6 +46,7 @@ mod tests {
             state: NodeState::Active,
             session: SessionId(session),
             digests: Digests::default(),
+            knows_shards: true,
         }
     }
 
@@ -61,6 +62,7 @@ mod tests {
             me: member("origin-1", 10),
             has_session: true,
             is_name_taken: false,
+            sees_members: true,
             others: BTreeMap::from([(other.name.clone(), other.clone())]),
             owned: OwnedRepositories::default(),
             agree: true,

@@ -111,6 +111,7 @@ impl Membership {
             me: Member::of(&settings),
             has_session: false,
             is_name_taken: false,
+            sees_members: false,
             others: BTreeMap::new(),
             owned: OwnedRepositories::default(),
             agree: false,
@@ -343,6 +344,7 @@ impl Task {
             me: self.me.clone(),
             has_session: valid_until.is_some(),
             is_name_taken: self.core.is_name_taken(),
+            sees_members: self.core.sees_members(),
             others: others.collect(),
             owned: self.owned.clone(),
             agree: false,
@@ -425,11 +427,12 @@ impl Member {
             state: NodeState::Active,
             session: weir_ownership::SessionId(settings.run),
             digests: settings.digests.clone(),
+            knows_shards: true,
         }
     }
 
     fn living(name: &NodeName, living: &Living) -> Self {
-        let Living { session, state, url, zone, weight, digests } = living.clone();
-        Self { name: name.clone(), url, zone, weight, state, session, digests }
+        let Living { session, state, url, zone, weight, digests, knows_shards } = living.clone();
+        Self { name: name.clone(), url, zone, weight, state, session, digests, knows_shards }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct View {
     pub(crate) has_session: bool,
     /// Another process uses this origin's name, so it cannot join.
     pub(crate) is_name_taken: bool,
+    /// Whether `others` are all of them.
+    pub(crate) sees_members: bool,
     /// The other members.
     pub(crate) others: BTreeMap<NodeName, Member>,
     /// What this origin owns.
@@ -87,6 +89,8 @@ pub(crate) struct Member {
     pub(crate) session: SessionId,
     /// What all members should have in common.
     pub(crate) digests: Digests,
+    /// Reads and writes agents, assignments and issuers in shards.
+    pub(crate) knows_shards: bool,
 }
 
 impl View {

@@ -50,6 +50,15 @@ pub struct LimitsConfig {
     pub max_repositories: usize,
     /// Most services, of this file and of operators together. Operators get 429 beyond it.
     pub max_services: usize,
+    /// Most agents that operators define. Operators get 429 beyond it. Edges get at most 10,000.
+    pub max_agents: usize,
+    /// Most assignments that operators define. Operators get 429 beyond it. Edges get at most 1,000.
+    pub max_assignments: usize,
+    /// Most issuers that operators define. Operators get 429 beyond it. Edges get at most 2,000.
+    pub max_issuers: usize,
+    /// Memory of these documents, as JSON. Operators get 429 beyond it. Edges get at most 10 MiB.
+    #[serde(with = "config::size")]
+    pub fleet_bytes: ByteSize,
     /// Dry runs at a time. Further ones get 503 with `Retry-After`.
     pub concurrent_dry_runs: usize,
     /// Most agents whose rows edges may report. Beyond it the agents give way that were silent longest, then new ones are left out.
@@ -85,6 +94,10 @@ impl Default for LimitsConfig {
             max_entries: tarball.max_entries,
             max_repositories: 10_000,
             max_services: 100_000,
+            max_agents: 10_000,
+            max_assignments: 1_000,
+            max_issuers: 2_000,
+            fleet_bytes: ByteSize::mib(10),
             concurrent_dry_runs: 2,
             observed_agents: observed.agents,
             observed_rows: observed.rows,
@@ -126,6 +139,9 @@ impl LimitsConfig {
             ("max_entries", self.max_entries),
             ("max_repositories", self.max_repositories),
             ("max_services", self.max_services),
+            ("max_agents", self.max_agents),
+            ("max_assignments", self.max_assignments),
+            ("max_issuers", self.max_issuers),
             ("concurrent_dry_runs", self.concurrent_dry_runs),
             ("observed_agents", self.observed_agents),
             ("observed_rows", self.observed_rows),

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use weir_observed::{Incomplete, Now, State, Table};
-use weir_protocol::access_list::{Entries, Entry, Fleet};
+use weir_protocol::access_list::{self, Entry};
 use weir_protocol::assignment::{Assignment, assigned_services};
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 
+use super::fleet_entry::Tables;
 use crate::config::{AgentConfig, AssignmentConfig, EntryDocument};
 
 /// The most agents in an answer; all are counted.
@@ -121,7 +122,7 @@ pub(crate) struct KnownFleet<'a> {
 
 impl<'a> KnownFleet<'a> {
     /// Agents that edges know, and those with an entry.
-    pub(crate) fn new(observed: &'a Observed, fleet: &'a Fleet, services: Option<&'a BTreeSet<ServiceName>>) -> Self {
+    pub(crate) fn new(observed: &'a Observed, fleet: &'a Tables, services: Option<&'a BTreeSet<ServiceName>>) -> Self {
         let names = observed.agents.keys().chain(fleet.agents.iter().map(|entry| &entry.name));
         let none = Labels::default();
         let labels = |name| fleet.labels_of(name, observed.token_labels(name).unwrap_or(&none));
@@ -184,14 +185,14 @@ fn listed(names: &[impl AsRef<str>]) -> String {
 
 /// What each agent follows; one list for all to which the same assignments apply.
 struct Followed<'a> {
-    fleet: &'a Fleet,
+    fleet: &'a Tables,
     assignments: Vec<&'a Assignment>,
     services: &'a BTreeSet<ServiceName>,
     lists: BTreeMap<Vec<usize>, BTreeSet<ServiceName>>,
 }
 
 impl<'a> Followed<'a> {
-    fn new(fleet: &'a Fleet, services: &'a BTreeSet<ServiceName>) -> Self {
+    fn new(fleet: &'a Tables, services: &'a BTreeSet<ServiceName>) -> Self {
         Self { fleet, assignments: fleet.assignments.iter().collect(), services, lists: BTreeMap::new() }
     }
 
@@ -211,33 +212,33 @@ impl<'a> Followed<'a> {
 
 /// The entries of a kind after a change.
 fn changed<T: Entry>(
-    entries: &Entries<T>,
+    table: &access_list::Table<T>,
     new: impl Iterator<Item = Result<T, String>>,
     deleted: &BTreeSet<T::Name>,
-) -> Result<Entries<T>, String> {
+) -> Result<access_list::Table<T>, String> {
     let named = |entry: Result<T, String>| entry.map(|entry| (entry.name().clone(), entry));
     let new: BTreeMap<T::Name, T> = new.map(named).collect::<Result<_, _>>()?;
     let stays = |entry: &&T| !deleted.contains(entry.name()) && !new.contains_key(entry.name());
-    let documents = entries.documents().filter(stays).chain(new.values()).cloned();
-    Entries::new(0, documents, entries.file().filter(stays).cloned()).map_err(|error| error.to_string())
+    let documents = table.documents().filter(stays).chain(new.values()).cloned();
+    access_list::Table::new(0, documents, table.file().filter(stays).cloned()).map_err(|error| error.to_string())
 }
 
 /// Compares what known agents follow before and after a change. `denied` ones follow nothing new.
 ///
 /// # Errors
-/// An entry of the change is not valid, or there are too many; the message says it.
+/// An entry of the change is not valid; the message says it.
 pub(crate) fn dry_run(
-    fleet: &Fleet,
+    fleet: &Tables,
     services: &BTreeSet<ServiceName>,
     (observed, denied): (&Observed, &BTreeSet<NodeName>),
     change: &FleetChange,
 ) -> Result<Effect, String> {
     let (agents, rules) =
         (change.agents.iter().map(EntryDocument::entry), change.assignments.iter().map(EntryDocument::entry));
-    let new = Fleet {
+    let new = Tables {
         agents: changed(&fleet.agents, agents, &change.delete_agents)?,
         assignments: changed(&fleet.assignments, rules, &change.delete_assignments)?,
-        ..Fleet::default()
+        ..Tables::default()
     };
     let known = KnownFleet::new(observed, &new, Some(services));
     let rules = fleet.assignments.iter().chain(new.assignments.iter());
@@ -316,14 +317,14 @@ mod tests {
 
     use super::*;
 
-    fn fleet() -> Fleet {
+    fn fleet() -> Tables {
         let agents = json!([{ "name": "cluster-1", "labels": { "ring": "canary" } }, { "name": "cluster-2" }]);
         let rules = json!([{ "name": "shop", "agents": "cluster-*", "services": ["shop-*"] },
             { "name": "edge", "agents": "laptop", "services": ["docs"] }]);
         let agents: Vec<Agent> = serde_json::from_value(agents).unwrap();
         let rules: Vec<Assignment> = serde_json::from_value(rules).unwrap();
-        let (agents, assignments) = (Entries::new(1, agents, []).unwrap(), Entries::new(1, [], rules).unwrap());
-        Fleet { agents, assignments, issuers: Entries::default() }
+        let agents = access_list::Table::new(1, agents, []).unwrap();
+        Tables { agents, assignments: access_list::Table::new(1, [], rules).unwrap(), ..Tables::default() }
     }
 
     /// What an edge reports of these agents, whose tokens assert labels.

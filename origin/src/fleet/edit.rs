@@ -1,6 +1,6 @@
-//! Pure: decides whether an entry may be changed, and what the documents are then.
+//! Pure: decides whether an entry may be changed, and what its shard is then.
 
-use weir_protocol::access_list::{AccessListError, Entries};
+use weir_protocol::access_list::{Shard, Table};
 use weir_upstream::DefinedBy;
 
 use super::error::FleetError;
@@ -8,22 +8,24 @@ use super::fleet_entry::FleetEntry;
 use crate::catalog::{Outcome, Precondition, changeable, version};
 
 /// The author of an entry that applies.
-pub(crate) fn defined_by<T: FleetEntry>(entries: &Entries<T>, name: &T::Name) -> DefinedBy {
-    let is_of_file = entries.file().any(|entry| entry.name() == name);
-    if is_of_file { DefinedBy::File } else { DefinedBy::Api }
+pub(crate) fn defined_by<T: FleetEntry>(table: &Table<T>, name: &T::Name) -> DefinedBy {
+    if table.is_of_file(name) { DefinedBy::File } else { DefinedBy::Api }
 }
 
-/// Decides a change of an entry; `new` is `None` when it is deleted. `now`: Unix milliseconds. Without entries nothing
-/// changes.
+/// A shard after a change, with its index.
+pub(super) type ChangedShard<T> = (usize, Shard<T>);
+
+/// Decides a change of an entry; `new` is `None` when it is deleted. `now`: Unix milliseconds. Without a shard nothing
+/// changes. Only the document itself and its shard cost time.
 pub(super) fn decide<T: FleetEntry>(
-    entries: &Entries<T>,
+    table: &Table<T>,
     name: &T::Name,
     new: Option<&T>,
     precondition: &Precondition,
     now: u64,
-) -> Result<(Outcome, Option<Entries<T>>), FleetError> {
-    let current = entries.get(name);
-    let of = |current: &T| (defined_by(entries, name), version(current));
+) -> Result<(Outcome, Option<ChangedShard<T>>), FleetError> {
+    let current = table.get(name);
+    let of = |current: &T| (defined_by(table, name), version(current));
     if current.is_none() && new.is_none() {
         return Err(FleetError::Missing { kind: T::ONE, name: name.to_string() });
     }
@@ -34,14 +36,11 @@ pub(super) fn decide<T: FleetEntry>(
         (None, Some(_)) => Outcome::Created,
         (Some(_), Some(_)) => Outcome::Changed,
     };
-    let mut others = entries.iter().filter(|entry| entry.name() != name);
-    if let Some(reason) = new.and_then(|new| others.find_map(|other| new.conflict(other))) {
+    let conflict = new.and_then(|new| new.conflict(table.holder_of_key(new)?));
+    if let Some(reason) = conflict {
         return Err(FleetError::Conflict { kind: T::ONE, name: name.to_string(), reason });
     }
-    let documents = entries.documents().filter(|entry| entry.name() != name).chain(new).cloned();
-    let revision = now.max(entries.revision() + 1);
-    let changed = Entries::new(revision, documents, entries.file().cloned());
-    Ok((outcome, Some(changed.map_err(|error: AccessListError| FleetError::Full(error.to_string()))?)))
+    Ok((outcome, Some(table.changed(name, new.cloned(), now))))
 }
 
 #[cfg(test)]
@@ -58,18 +57,24 @@ mod tests {
     }
 
     fn change(
-        entries: &Entries<Agent>,
+        table: &Table<Agent>,
         name: &str,
         new: Option<&Agent>,
         precondition: &Precondition,
-    ) -> Result<(Outcome, Option<Entries<Agent>>), FleetError> {
-        decide(entries, &name.parse().unwrap(), new, precondition, 1_000)
+    ) -> Result<(Outcome, Option<Table<Agent>>), FleetError> {
+        let (outcome, changed) = decide(table, &name.parse().unwrap(), new, precondition, 1_000)?;
+        let with = |(index, shard)| {
+            let mut table = table.clone();
+            table.set_shard(index, shard);
+            table
+        };
+        Ok((outcome, changed.map(with)))
     }
 
     #[test]
     fn documents_change_and_their_revision_grows() {
         let none = Precondition::default();
-        let (outcome, made) = change(&Entries::default(), "a", Some(&agent("a", "1")), &none).unwrap();
+        let (outcome, made) = change(&Table::default(), "a", Some(&agent("a", "1")), &none).unwrap();
         let made = made.unwrap();
         assert_eq!((outcome, made.revision(), made.documents().count()), (Outcome::Created, 1_000, 1));
         let (outcome, next) = change(&made, "a", Some(&agent("a", "2")), &none).unwrap();
@@ -82,17 +87,17 @@ mod tests {
 
     #[test]
     fn the_file_wins_and_preconditions_hold() {
-        let entries = Entries::new(7, [agent("a", "1"), agent("b", "1")], [agent("b", "2")]).unwrap();
+        let table = Table::new(7, [agent("a", "1"), agent("b", "1")], [agent("b", "2")]).unwrap();
         for new in [None, Some(&agent("b", "3"))] {
-            let refused = change(&entries, "b", new, &Precondition::default());
+            let refused = change(&table, "b", new, &Precondition::default());
             assert!(matches!(refused, Err(FleetError::Refused(Refusal::DefinedByFile { kind: "agent", .. }))));
         }
         let is_new = Precondition { is_new: true, ..Precondition::default() };
-        assert!(matches!(change(&entries, "a", Some(&agent("a", "2")), &is_new), Err(FleetError::Refused(_))));
+        assert!(matches!(change(&table, "a", Some(&agent("a", "2")), &is_new), Err(FleetError::Refused(_))));
         let versions =
             |versions| Precondition { matches: Some(Matches::Versions(versions)), ..Precondition::default() };
-        assert!(change(&entries, "a", None, &versions(vec!["other".to_owned()])).is_err());
-        assert!(change(&entries, "a", None, &versions(vec![version(&agent("a", "1"))])).is_ok());
+        assert!(change(&table, "a", None, &versions(vec!["other".to_owned()])).is_err());
+        assert!(change(&table, "a", None, &versions(vec![version(&agent("a", "1"))])).is_ok());
     }
 
     #[test]
@@ -103,14 +108,14 @@ mod tests {
                 "jwks": jwks, "agent": "a", "services": ["*"] }))
             .unwrap()
         };
-        let entries = Entries::new(1, [issuer("one", "https://i", "k1")], []).unwrap();
+        let table = Table::new(1, [issuer("one", "https://i", "k1")], []).unwrap();
         for (new, expected) in [
             (issuer("two", "https://i", "k1"), false),
             (issuer("two", "https://i", "k2"), true),
             (issuer("two", "https://j", "k1"), true),
             (issuer("one", "https://i", "k1"), true),
         ] {
-            let decided = decide(&entries, &new.name, Some(&new), &Precondition::default(), 1);
+            let decided = decide(&table, &new.name, Some(&new), &Precondition::default(), 1);
             assert_eq!(decided.is_ok(), expected, "{decided:?}");
         }
     }

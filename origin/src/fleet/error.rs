@@ -11,8 +11,8 @@ pub(crate) enum FleetError {
     /// The entry contradicts another one.
     #[error("{reason}.")]
     Conflict { kind: &'static str, name: String, reason: String },
-    /// A bound is reached.
-    #[error("{0}: remove some, or use patterns and labels that say more in fewer entries.")]
+    /// A bound is reached. With what to do.
+    #[error("{0}.")]
     Full(String),
     /// Nothing was changed.
     #[error("{0}. Nothing was changed.")]

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use weir_model::Bounds;
-use weir_protocol::access_list::{Entries, Fleet};
+use weir_protocol::access_list::{Fleet, Table, shard_of};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_publish::unix_milliseconds;
 use weir_runtime::shutdown::Drain;
-use weir_store::{PutOutcome, Records};
+use weir_store::Records;
 use weir_upstream::DefinedBy;
 
 use super::edit::{decide, defined_by};
 use super::error::FleetError;
-use super::fleet_entry::FleetEntry;
+use super::fleet_entry::{FleetBounds, FleetEntry, Tables};
 use super::metrics::FleetMetrics;
-use super::record::{Stored, encode};
+use super::stored::{AllStored, MayShard, Written};
 use crate::catalog::{Outcome, Precondition};
 
 /// How often the records are read again, for changes by other origins.
@@ -33,30 +33,43 @@ pub(crate) struct FleetStore {
 }
 
 struct Inner {
-    records: Records,
-    current: watch::Sender<Fleet>,
-    /// One change at a time; other origins are met by compare-and-set.
-    editing: Mutex<()>,
+    stored: AllStored,
+    current: watch::Sender<Tables>,
     /// Other origins write the same records.
     is_shared: bool,
+    bounds: FleetBounds,
     metrics: FleetMetrics,
+}
+
+/// A change of an entry: what it is then, or `None` if it is deleted.
+pub(super) struct Change<'a, T: FleetEntry> {
+    pub(super) name: &'a T::Name,
+    pub(super) new: Option<&'a T>,
+    pub(super) precondition: &'a Precondition,
 }
 
 impl FleetStore {
     /// Reads the records and begins to follow them. A record that cannot be read is no error: it is read again, and edges
-    /// use what they have.
+    /// use what they have. `may_shard`: `None` without other origins.
     pub(crate) async fn start(
         records: Records,
-        file: Fleet,
-        is_shared: bool,
-        (metrics, bounds): (FleetMetrics, &Bounds),
+        file: &Fleet,
+        may_shard: Option<MayShard>,
+        bounds: FleetBounds,
+        (metrics, shown): (FleetMetrics, &Bounds),
         drain: &Drain,
     ) -> Self {
-        let inner = Inner { records, current: watch::Sender::new(file), editing: Mutex::default(), is_shared, metrics };
+        let is_shared = may_shard.is_some();
+        let stored = AllStored::new(&records, is_shared, &may_shard.unwrap_or_else(|| Arc::new(|| true)));
+        let mut tables = Tables::default();
+        tables.set_file(file);
+        let inner = Inner { stored, current: watch::Sender::new(tables), is_shared, bounds, metrics };
         let store = Self { inner: Arc::new(inner) };
-        bound::<Agent>(&store, bounds);
-        bound::<Assignment>(&store, bounds);
-        bound::<Issuer>(&store, bounds);
+        show_bound::<Agent>(&store, shown);
+        show_bound::<Assignment>(&store, shown);
+        show_bound::<Issuer>(&store, shown);
+        let watched = store.follow();
+        shown.show("fleet_bytes", bounds.bytes, move || watched.borrow().bytes());
         let error = store.read_all().await.err();
         store.warn_of_overridden();
         drain.spawn(store.clone().run(error, drain.clone()));
@@ -64,34 +77,32 @@ impl FleetStore {
     }
 
     /// What applies, as it changes.
-    pub(crate) fn follow(&self) -> watch::Receiver<Fleet> {
+    pub(crate) fn follow(&self) -> watch::Receiver<Tables> {
         self.inner.current.subscribe()
     }
 
     /// What applies.
-    pub(crate) fn current(&self) -> Fleet {
+    pub(crate) fn current(&self) -> Tables {
         self.inner.current.borrow().clone()
+    }
+
+    /// The metrics of agents, assignments and issuers.
+    pub(crate) fn metrics(&self) -> &FleetMetrics {
+        &self.inner.metrics
     }
 
     /// An entry that applies, with its author.
     pub(crate) fn get<T: FleetEntry>(&self, name: &T::Name) -> Option<(T, DefinedBy)> {
-        let fleet = self.inner.current.borrow();
-        let entries = T::of(&fleet);
-        entries.get(name).map(|entry| (entry.clone(), defined_by(entries, name)))
+        let tables = self.inner.current.borrow();
+        let table = T::of(&tables);
+        table.get(name).map(|entry| (entry.clone(), defined_by(table, name)))
     }
 
     /// Replaces the entries of the configuration file.
     pub(crate) fn set_file(&self, file: &Fleet) {
-        fn of<T: FleetEntry>(now: &mut Fleet, file: &Fleet) {
-            let (entries, file) = (T::of(now), T::of(file).file().cloned());
-            let changed = Entries::new(entries.revision(), entries.documents().cloned(), file);
-            *T::of_mut(now) = changed.expect("both were within their bounds");
-        }
         self.inner.current.send_if_modified(|now| {
             let before = now.clone();
-            of::<Agent>(now, file);
-            of::<Assignment>(now, file);
-            of::<Issuer>(now, file);
+            now.set_file(file);
             *now != before
         });
         self.inner.metrics.set(&self.inner.current.borrow());
@@ -122,69 +133,115 @@ impl FleetStore {
         new: Option<&T>,
         precondition: &Precondition,
     ) -> Result<Outcome, FleetError> {
-        let inner = &*self.inner;
-        let _one_at_a_time = inner.editing.lock().await;
+        let outcomes = self.edit_shard(shard_of(&name.to_string()), &[Change { name, new, precondition }]).await?;
+        Ok(outcomes[0])
+    }
+
+    /// Makes changes of one shard: all of them, or none.
+    pub(super) async fn edit_shard<T: FleetEntry>(
+        &self,
+        shard: usize,
+        changes: &[Change<'_, T>],
+    ) -> Result<Vec<Outcome>, FleetError> {
+        // One change at a time; other origins are met by compare-and-set.
+        let mut stored = T::stored(&self.inner.stored).lock().await;
         for _ in 0..ATTEMPTS {
-            let stored = self.read::<T>().await?;
-            let entries = T::of(&inner.current.borrow()).clone();
-            let (outcome, changed) = decide(&entries, name, new, precondition, unix_milliseconds(SystemTime::now()))?;
-            let Some(changed) = changed else { return Ok(outcome) };
-            let bytes = encode(&changed)?;
-            match inner.records.put(&T::key(), bytes.clone(), stored.expect).await {
-                PutOutcome::Done(_) => {}
-                PutOutcome::Conflict => continue,
-                PutOutcome::Unknown(error) => match inner.records.get(&T::key()).await {
-                    Ok(Some(record)) if record.bytes == bytes => {}
-                    _ => return Err(FleetError::Unknown(error.to_string())),
-                },
+            let mut table = T::of(&self.inner.current.borrow()).clone();
+            stored.read(&mut table, Some(shard)).await?;
+            self.show(&table);
+            let before = table.revision();
+            let outcomes =
+                changes.iter().map(|change| self.apply(&mut table, change)).collect::<Result<Vec<_>, _>>()?;
+            if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Created | Outcome::Changed)) {
+                self.within_bounds(&table, stored.is_in_shards(), &outcomes)?;
             }
-            self.show(&changed);
-            tracing::info!(kind = T::ONE, %name, outcome = outcome.into_str(), "an entry was changed");
-            return Ok(outcome);
+            if table.revision() != before {
+                match stored.write(&table, shard).await? {
+                    Written::Done => self.show(&table),
+                    Written::Conflict => continue,
+                }
+            }
+            let made = changes.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != Outcome::Unchanged);
+            for (Change { name, .. }, outcome) in made {
+                tracing::info!(kind = T::ONE, %name, outcome = outcome.into_str(), "an entry was changed");
+            }
+            return Ok(outcomes);
         }
         Err(FleetError::Contended(T::KIND))
     }
 
-    /// Reads the record of a kind again, so that a read right after a change at another origin sees it.
-    pub(crate) async fn read_again<T: FleetEntry>(&self) -> Result<(), FleetError> {
+    /// Makes a change in a table, if it may be made.
+    pub(super) fn apply<T: FleetEntry>(
+        &self,
+        table: &mut Table<T>,
+        Change { name, new, precondition }: &Change<'_, T>,
+    ) -> Result<Outcome, FleetError> {
+        let now = unix_milliseconds(SystemTime::now());
+        let (outcome, changed) = decide(table, name, *new, precondition, now)?;
+        if let Some((index, shard)) = changed {
+            table.set_shard(index, shard);
+        }
+        Ok(outcome)
+    }
+
+    /// Checks the bounds of a table that is to be stored.
+    fn within_bounds<T: FleetEntry>(
+        &self,
+        table: &Table<T>,
+        is_in_shards: bool,
+        outcomes: &[Outcome],
+    ) -> Result<(), FleetError> {
+        let (limit, remedy) = match is_in_shards {
+            true => (
+                T::bound(&self.inner.bounds),
+                format!("remove some, or raise `[limits] {}` of all origins", T::LIMIT_KEY),
+            ),
+            false => (T::LIMIT, "upgrade the origins of the release before first".to_owned()),
+        };
+        if table.len() > limit && outcomes.contains(&Outcome::Created) {
+            return Err(FleetError::Full(format!("more than {limit} {}: {remedy}", T::KIND)));
+        }
+        let (before, limit) = (self.current(), self.inner.bounds.bytes);
+        let bytes = before.bytes() - T::of(&before).bytes() + table.bytes();
+        if bytes > limit && bytes > before.bytes() {
+            return Err(FleetError::Full(format!(
+                "agents, assignments and issuers together would have {bytes} bytes, more than {limit}: remove some, or \
+                 raise `[limits] fleet_bytes` of all origins"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Reads the records of a kind again, so that a read right after a change at another origin sees it: the record of a name,
+    /// or all.
+    pub(crate) async fn read_again<T: FleetEntry>(&self, name: Option<&T::Name>) -> Result<(), FleetError> {
         if !self.inner.is_shared {
             return Ok(());
         }
-        let _no_change_meanwhile = self.inner.editing.lock().await;
-        self.read::<T>().await.map(drop)
+        self.read::<T>(name.map(|name| shard_of(&name.to_string()))).await
     }
 
-    /// Reads a record and shows its documents. The caller changes nothing meanwhile, so that an older read shows nothing.
-    async fn read<T: FleetEntry>(&self) -> Result<Stored<T>, FleetError> {
-        let mut stored = Stored::<T>::of(self.inner.records.get(&T::key()).await)?;
-        let current = T::of(&self.inner.current.borrow()).clone();
-        if stored.revision < current.revision() {
-            // The record was lost, or its previous copy is read: what this origin has seen is newer, and is kept.
-            (stored.revision, stored.documents) = (current.revision(), current.documents().cloned().collect());
-        }
-        if stored.revision != current.revision() {
-            let documents = stored.documents.iter().cloned();
-            let entries = Entries::new(stored.revision, documents, current.file().cloned());
-            self.show(&entries.map_err(|error| FleetError::Unreadable(format!("{}: {error}", T::key())))?);
-        }
-        Ok(stored)
+    async fn read<T: FleetEntry>(&self, shard: Option<usize>) -> Result<(), FleetError> {
+        let mut stored = T::stored(&self.inner.stored).lock().await;
+        let mut table = T::of(&self.inner.current.borrow()).clone();
+        let outcome = stored.read(&mut table, shard).await;
+        self.show(&table);
+        outcome
     }
 
-    fn show<T: FleetEntry>(&self, entries: &Entries<T>) {
-        self.inner.current.send_modify(|fleet| {
-            // The file may have been reloaded meanwhile.
-            let file: Vec<T> = T::of(fleet).file().cloned().collect();
-            let shown = Entries::new(entries.revision(), entries.documents().cloned(), file);
-            *T::of_mut(fleet) = shown.expect("both were within their bounds");
-        });
-        self.inner.metrics.set(&self.inner.current.borrow());
+    /// Shows the documents of a table. The caller holds the lock of its records.
+    fn show<T: FleetEntry>(&self, table: &Table<T>) {
+        // The file may have been reloaded meanwhile.
+        let is_other = self.inner.current.send_if_modified(|tables| T::of_mut(tables).take_shards(table));
+        if is_other {
+            self.inner.metrics.set(&self.inner.current.borrow());
+        }
     }
 
     async fn read_all(&self) -> Result<(), FleetError> {
-        let _no_change_meanwhile = self.inner.editing.lock().await;
-        let agents = self.read::<Agent>().await.map(drop);
-        let assignments = self.read::<Assignment>().await.map(drop);
-        let outcome = agents.and(assignments).and(self.read::<Issuer>().await.map(drop));
+        let agents = self.read::<Agent>(None).await;
+        let assignments = self.read::<Assignment>(None).await;
+        let outcome = agents.and(assignments).and(self.read::<Issuer>(None).await);
         self.inner.metrics.set(&self.inner.current.borrow());
         self.inner.metrics.readable.set(outcome.is_ok().into());
         outcome
@@ -216,10 +273,8 @@ impl FleetStore {
 
     /// Tells of documents that a file overrides.
     fn warn_of_overridden(&self) {
-        fn of<T: FleetEntry>(fleet: &Fleet) {
-            let entries = T::of(fleet);
-            let is_document = |entry: &&T| entries.documents().any(|document| document.name() == entry.name());
-            for entry in entries.file().filter(is_document) {
+        fn of<T: FleetEntry>(table: &Table<T>) {
+            for entry in table.file().filter(|entry| table.document(entry.name()).is_some()) {
                 tracing::warn!(
                     kind = T::ONE,
                     name = %entry.name(),
@@ -227,15 +282,18 @@ impl FleetStore {
                 );
             }
         }
-        let fleet = self.inner.current.borrow();
-        of::<Agent>(&fleet);
-        of::<Assignment>(&fleet);
-        of::<Issuer>(&fleet);
+        let tables = self.current();
+        of(&tables.agents);
+        of(&tables.assignments);
+        of(&tables.issuers);
     }
 }
 
 /// Shows the number of documents of a kind beside its limit.
-fn bound<T: FleetEntry>(store: &FleetStore, bounds: &Bounds) {
-    let watched = store.inner.current.subscribe();
-    bounds.show(T::KIND, T::LIMIT, move || T::of(&watched.borrow()).documents().count());
+fn show_bound<T: FleetEntry>(store: &FleetStore, shown: &Bounds) {
+    let watched = store.follow();
+    shown.show(T::KIND, T::bound(&store.inner.bounds), move || T::of(&watched.borrow()).len());
 }
+
+#[cfg(test)]
+mod tests;

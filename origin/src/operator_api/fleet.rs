@@ -36,13 +36,12 @@ impl OperatorApi {
         T::Name: FromStr<Err: Display>,
     {
         let page = Page::<T::Name>::parse(head.uri.query(), "`limit` and `page`", |_, _| Ok(false))?;
-        self.fleet.read_again::<T>().await?;
+        self.fleet.read_again::<T>(None).await?;
         let fleet = self.fleet.current();
-        let entries = T::of(&fleet);
-        let of_file: BTreeSet<&T::Name> = entries.file().map(T::name).collect();
-        let all: Map<T::Name, &T> = entries.iter().map(|entry| (entry.name().clone(), entry)).collect();
+        let table = T::of(&fleet);
+        let all: Map<T::Name, &T> = table.iter().map(|entry| (entry.name().clone(), entry)).collect();
         let (shown, next) = page.of(&all, |_| true);
-        let author = |name| if of_file.contains(name) { DefinedBy::File } else { DefinedBy::Api };
+        let author = |name| if table.is_of_file(name) { DefinedBy::File } else { DefinedBy::Api };
         let documents = shown.into_iter().map(|(name, entry)| Document::of_entry(*entry, author(name)));
         Ok(listing(T::KIND, documents, next.as_ref()))
     }
@@ -59,7 +58,7 @@ impl OperatorApi {
     {
         match head.method {
             Method::GET | Method::HEAD => {
-                self.fleet.read_again::<D::Entry>().await?;
+                self.fleet.read_again::<D::Entry>(Some(name)).await?;
                 Ok(self.shown::<D>(name)?.answer(StatusCode::OK, &head.headers))
             }
             Method::PUT => {
@@ -129,8 +128,8 @@ impl OperatorApi {
     /// What a change of agents and assignments would start and stop. Nothing is changed.
     pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, Problem> {
         let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| problems::busy())?;
-        self.fleet.read_again::<Agent>().await?;
-        self.fleet.read_again::<Assignment>().await?;
+        self.fleet.read_again::<Agent>(None).await?;
+        self.fleet.read_again::<Assignment>(None).await?;
         let observed = self.observed.query(Observed::of).await.ok_or_else(problems::records_unreadable)?;
         let (services, fleet) = (self.services_now().await?, self.fleet.current());
         let list = self.access_list.borrow().clone();

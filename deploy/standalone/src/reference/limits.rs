@@ -96,7 +96,12 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | body of a webhook | {origin/src/operator_api/webhook.rs MAX_BODY_BYTES} |  | 413 |
 | a definition that an operator sends | {origin/src/operator_api/mod.rs MAX_DOCUMENT_BYTES} |  | 413 |
 | dry runs of assignments | {origin/src/operator_api/fleet.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
-| agents, assignments, issuers | 10,000, 1,000, 2,000; 1.5 MiB of JSON each | `agents`, `assignments`, `issuers` | 429 |
+| agents, assignments, issuers | `limits.max_agents`, `limits.max_assignments`, `limits.max_issuers` | `agents`, `assignments`, `issuers` | 429 |
+| memory of their documents, as JSON | `limits.fleet_bytes` | `fleet_bytes` | 429 |
+| one of 64 shards of a kind, as JSON | {shared/protocol/src/access_list/table.rs MAX_SHARD_BYTES} |  | 429 |
+| deletions that a shard remembers | {shared/protocol/src/access_list/table.rs MAX_DELETIONS} |  | the oldest are forgotten |
+| agents, assignments, issuers in a list for edges | 10,000, 1,000, 2,000; 10 MiB of JSON together |  | the kind is left out, and edges keep what they have. Metric: `weir_origin_fleet_left_out` |
+| the same in a cluster with an origin of the release before | 10,000, 1,000, 2,000; 1.5 MiB of JSON each |  | 429 |
 | a page of a list | {origin/src/operator_api/page.rs MAX_LIMIT} |  | the next page has the rest |
 | repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
 | services | `limits.max_services` |  | 429. Metric: `weir_origin_catalog_limit` |

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::AccessListError;
@@ -19,19 +20,27 @@ use crate::name::{AssignmentName, ClusterId, IssuerName, NodeName};
 /// The largest documents of one kind, in bytes of JSON, and the same for the entries of a file.
 pub const MAX_KIND_BYTES: usize = 3 << 19;
 
+/// What only one document of a kind may have, as a hash.
+pub type UniqueKey = [u8; 16];
+
 /// An entry of a kind.
 pub trait Entry: Clone + PartialEq + Serialize {
     /// The type of its name.
-    type Name: Ord + Clone + std::fmt::Debug + std::fmt::Display;
+    type Name: Ord + Clone + std::fmt::Debug + std::fmt::Display + Serialize + DeserializeOwned;
 
     /// The kind, for messages and metrics: `agents`, `assignments` or `issuers`.
     const KIND: &'static str;
 
-    /// The most documents, and the most entries of a file.
+    /// The most documents of a whole list, and the most entries of a file.
     const LIMIT: usize;
 
     /// Its name.
     fn name(&self) -> &Self::Name;
+
+    /// What no other document may have.
+    fn unique_keys(&self) -> Vec<UniqueKey> {
+        Vec::new()
+    }
 }
 
 impl Entry for Agent {
@@ -61,6 +70,17 @@ impl Entry for Issuer {
 
     fn name(&self) -> &IssuerName {
         &self.name
+    }
+
+    fn unique_keys(&self) -> Vec<UniqueKey> {
+        let hash = |id: &str| {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(self.issuer.as_bytes()).update(b"\n").update(id.as_bytes());
+            let mut key = UniqueKey::default();
+            hasher.finalize_xof().fill(&mut key);
+            key
+        };
+        self.key_ids().map(hash).collect()
     }
 }
 
@@ -114,7 +134,7 @@ impl<T: Entry> Entries<T> {
         documents: impl IntoIterator<Item = T>,
         file: impl IntoIterator<Item = T>,
     ) -> Result<Self, AccessListError> {
-        Ok(Self { revision, cluster: None, documents: by_name(documents)?, file: by_name(file)? })
+        Ok(Self { revision, cluster: None, documents: by_name(documents, T::LIMIT)?, file: by_name(file, T::LIMIT)? })
     }
 
     /// The revision of the documents. 0: none are known.
@@ -233,10 +253,14 @@ fn joined_id<'a>(clusters: impl ExactSizeIterator<Item = &'a Option<ClusterId>>)
     if several { Some(hasher.finalize().to_hex().parse().expect("hex digits are an id")) } else { only }
 }
 
-fn by_name<T: Entry>(entries: impl IntoIterator<Item = T>) -> Result<BTreeMap<T::Name, T>, AccessListError> {
+/// Entries by their names, at most `limit`.
+pub(super) fn by_name<T: Entry>(
+    entries: impl IntoIterator<Item = T>,
+    limit: usize,
+) -> Result<BTreeMap<T::Name, T>, AccessListError> {
     let mut named = BTreeMap::new();
     for entry in entries {
-        super::within(named.len(), T::LIMIT, T::KIND)?;
+        super::within(named.len(), limit, T::KIND)?;
         if let Some(twice) = named.insert(entry.name().clone(), entry) {
             return Err(AccessListError::TwoEntries { kind: T::KIND, name: twice.name().to_string() });
         }

@@ -6,6 +6,7 @@
 mod deny_file;
 mod fleet;
 mod key_file;
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +20,9 @@ use crate::name::NodeName;
 use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
-pub use fleet::{Entries, Entry, Fleet, MAX_KIND_BYTES};
+pub use fleet::{Entries, Entry, Fleet, MAX_KIND_BYTES, UniqueKey};
 pub use key_file::key_line;
+pub use table::{MAX_DELETIONS, MAX_SHARD_BYTES, SHARDS, Shard, Table, shard_of};
 
 /// The largest list in bytes of JSON. A list within the other bounds is smaller, with twice [`MAX_KIND_BYTES`] for each
 /// kind.
