@@ -3,6 +3,7 @@
 //! The documents of a kind are a table of shards, each a record that any origin replaces by compare-and-set. The entries of
 //! the configuration file are each origin's own. Both travel to edges in the access list.
 
+mod batch;
 mod dry_run;
 mod edit;
 mod error;

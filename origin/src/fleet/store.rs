@@ -184,8 +184,17 @@ impl FleetStore {
         Ok(outcome)
     }
 
+    /// What all documents of a kind are now, and whether changes are stored in shards.
+    pub(super) async fn read_to_change<T: FleetEntry>(&self) -> Result<(Table<T>, bool), FleetError> {
+        let mut stored = T::stored(&self.inner.stored).lock().await;
+        let mut table = T::of(&self.inner.current.borrow()).clone();
+        stored.read(&mut table, None).await?;
+        self.show(&table);
+        Ok((table, stored.is_in_shards()))
+    }
+
     /// Checks the bounds of a table that is to be stored.
-    fn within_bounds<T: FleetEntry>(
+    pub(super) fn within_bounds<T: FleetEntry>(
         &self,
         table: &Table<T>,
         is_in_shards: bool,

@@ -21,6 +21,11 @@ pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<R
     tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, "operator request");
 }
 
+/// Logs one line for a document that a batch has stored.
+pub(super) fn log_part(by: &str, kind: &str, name: &str, outcome: &str) {
+    tracing::info!(by, kind, name, outcome, "operator request: a document of a batch");
+}
+
 fn end(answer: &Result<Response<Body>, Problem>) -> (StatusCode, Option<String>) {
     match answer {
         Ok(response) => (response.status(), None),

@@ -82,6 +82,7 @@ impl Subject {
             | Route::AssignmentDryRun
             | Route::Issuers
             | Route::Issuer(_)
+            | Route::Batch
             // Each origin hears all edges.
             | Route::FleetRows
             | Route::FleetAgents

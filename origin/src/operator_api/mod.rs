@@ -5,6 +5,7 @@
 
 mod access;
 mod audit;
+mod batch;
 mod conditions;
 mod document;
 mod dry_run;
@@ -250,7 +251,8 @@ impl OperatorApi {
         caller: &Caller,
     ) -> Result<Response<Body>, Problem> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
-        let body = if reads { Bytes::new() } else { body.read(MAX_DOCUMENT_BYTES).await? };
+        let longest = if *route == Route::Batch { batch::MAX_BATCH_BYTES } else { MAX_DOCUMENT_BYTES };
+        let body = if reads { Bytes::new() } else { body.read(longest).await? };
         let Some(members) = &self.members else {
             return self.admitted(route, head, body, caller.name.clone()).await;
         };
@@ -301,6 +303,7 @@ impl OperatorApi {
             Route::Assignments if reads => self.entries::<Assignment>(&head).await,
             Route::Assignment(name) if head.method == Method::PUT => self.put_assignment(name, &head, body).await,
             Route::Assignment(name) => self.entry::<AssignmentConfig>(name, &head, body).await,
+            Route::Batch if posts => self.batch(&head, body, &by).await,
             Route::AssignmentDryRun if posts => self.dry_run_of_assignments(body).await,
             Route::Issuers if reads => self.entries::<Issuer>(&head).await,
             Route::Issuer(name) => self.entry::<IssuerDocument>(name, &head, body).await,

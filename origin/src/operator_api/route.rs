@@ -47,6 +47,8 @@ routes! {
         Issuers = ["issuers"] "issuers",
         /// One issuer.
         Issuer(issuer: IssuerName) = ["issuers" / issuer] "issuer",
+        /// Registers several agents, assignments and issuers.
+        Batch = ["batch"] "batch",
         /// What agents run.
         FleetRows = ["fleet" / "rows"] "fleet_rows",
         /// The agents that edges have reported.
@@ -95,7 +97,8 @@ impl Route {
             | Route::Webhook(..)
             | Route::DryRun(_)
             | Route::Rollback(_)
-            | Route::AssignmentDryRun => "POST",
+            | Route::AssignmentDryRun
+            | Route::Batch => "POST",
         }
     }
 }
@@ -124,7 +127,7 @@ mod tests {
     proptest! {
         #[test]
         fn paths_round_trip(
-            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|fleet|edges)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin)){0,4}"
+            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|batch|fleet|edges)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);

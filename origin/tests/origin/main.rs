@@ -9,6 +9,7 @@ mod any_origin;
 mod artifact_signatures;
 mod artifacts;
 mod assignments;
+mod batches;
 mod broken_refs;
 mod bundles;
 mod changed_documents;

@@ -92,6 +92,11 @@ impl Problem {
         self.0.status
     }
 
+    /// The kind: the last part of its type.
+    pub fn kind(&self) -> &'static str {
+        self.0.kind
+    }
+
     /// The detail.
     pub fn detail(&self) -> &str {
         &self.0.detail

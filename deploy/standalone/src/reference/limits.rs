@@ -95,6 +95,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a delivery: its wait, its body and the check of its signature | {origin/src/operator_api/webhook.rs DELIVERY_TIMEOUT} |  | 408 |
 | body of a webhook | {origin/src/operator_api/webhook.rs MAX_BODY_BYTES} |  | 413 |
 | a definition that an operator sends | {origin/src/operator_api/mod.rs MAX_DOCUMENT_BYTES} |  | 413 |
+| a batch of documents | {origin/src/operator_api/batch.rs MAX_BATCH_BYTES} |  | 413 |
+| documents of a batch | {origin/src/operator_api/batch.rs MAX_BATCH_DOCUMENTS} |  | 400 |
 | dry runs of assignments | {origin/src/operator_api/fleet.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
 | agents, assignments, issuers | `limits.max_agents`, `limits.max_assignments`, `limits.max_issuers` | `agents`, `assignments`, `issuers` | 429 |
 | memory of their documents, as JSON | `limits.fleet_bytes` | `fleet_bytes` | 429 |

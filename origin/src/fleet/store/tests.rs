@@ -194,3 +194,25 @@ async fn bounds_are_those_of_the_configuration() {
     put(&lower, "a", "3").await.unwrap();
     lower.delete::<Agent>(&"a".parse().unwrap(), &Precondition::default()).await.unwrap();
 }
+
+#[tokio::test]
+async fn documents_of_a_batch_are_stored_shard_by_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = FaultyEngine::local(dir.path());
+    let one = origin(&engine, None, BOUNDS).await;
+    let batch: Vec<_> = (0..30).map(|number| (agent(&format!("n{number}"), "1"), Precondition::default())).collect();
+    let checked = one.check_all(&batch).await.unwrap();
+    assert!(checked.iter().all(|it| *it.as_ref().unwrap() == Outcome::Created) && names(&one).is_empty());
+    // The record that says that there are shards, and the first shard.
+    engine.fail_writes([WriteFault::Unconfirmed, WriteFault::Unconfirmed, WriteFault::Lost]);
+    let (stored, error) = one.put_all(&batch).await;
+    assert!(matches!(error, Some(FleetError::Unknown(_))) && (1..30).contains(&stored.len()), "{error:?}");
+    assert_eq!(names(&one), stored.keys().map(ToString::to_string).collect::<Vec<_>>());
+    let (again, error) = one.put_all(&batch).await;
+    assert!(error.is_none() && again.len() == 30);
+    assert!(again.iter().all(|(name, outcome)| (*outcome == Outcome::Unchanged) == stored.contains_key(name)));
+    assert_eq!(origin(&engine, None, BOUNDS).await.current(), one.current());
+
+    let more: Vec<_> = (0..1_001).map(|number| (agent(&format!("m{number}"), "1"), Precondition::default())).collect();
+    assert!(matches!(one.check_all(&more).await, Err(FleetError::Full(_))));
+}
