@@ -120,6 +120,9 @@ def check_pod(workload, config_maps, secrets, folder, refused=None):
     for probe in ["livenessProbe", "readinessProbe"]:
         assert container[probe]["httpGet"]["port"] in ports, probe
     environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+    names = [it["valueFrom"]["fieldRef"]["fieldPath"] for it in container["env"] if it["name"] == "WEIR_EDGE_NAME"]
+    stable = "spec.nodeName" if workload["kind"] == "DaemonSet" else "metadata.name"
+    assert names == ([stable] if "edge-admin" in ports else []), f"{workload['kind']}: {names}"
     roles = {"WEIR_CONFIG": container["name"], "WEIR_ORIGIN_CONFIG": "origin", "WEIR_EDGE_CONFIG": "edge"}
     for variable in roles.keys() & environment.keys():
         data.mkdir(exist_ok=True)

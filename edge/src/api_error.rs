@@ -205,7 +205,7 @@ fn lookup(service: &ServiceName, error: LookupError) -> Problem {
     let nothing = |why: &dyn std::fmt::Display| format!("No version of `{service}` is cached, and {why}.");
     let problem = match error {
         LookupError::Absent => return Problem::no_such_service(service),
-        LookupError::Origin(OriginError::Refused { status, detail, retry_after }) => {
+        LookupError::Origin(OriginError::Refused { status, detail, retry_after, .. }) => {
             let retry_after = retry_after.unwrap_or(RETRY_AFTER);
             return forwarded(status, detail).about("service", service).retry_after(retry_after);
         }

@@ -162,7 +162,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
     let shields = config.shields.iter().enumerate();
     let shields = shields.map(|(number, shield)| Origin::new(shield, number, clock, origin_metrics.clone()));
-    let shields = Shields::new(config.name.clone(), shields.collect::<anyhow::Result<_>>()?);
+    let name = config.name();
+    let shields = Shields::new(name.clone(), shields.collect::<anyhow::Result<_>>()?);
     let (catalog, lock, origin_lists, released) = {
         let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
@@ -201,9 +202,9 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), own: own.clone() };
     let peers = peer_api(&config, &catalog, &sources, &access, &heartbeats, &registry, drain)?;
     let listener = |port| EdgeListener {
-        name: config.name.clone(),
+        name: name.clone(),
         agents: AgentApi::new(
-            &config.name,
+            &name,
             port,
             sources.clone(),
             access.clone(),
@@ -213,7 +214,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         peers: peers.clone(),
     };
     let status = Arc::new(Status {
-        name: config.name.to_string(),
+        name: name.to_string(),
         catalog: catalog.clone(),
         lookup: lookup.clone(),
         cache: cache.clone(),
@@ -245,7 +246,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     reloader.follow(drain);
     shields.start_probes(drain);
     origin_follower::start(&context, cache.clone(), &config.push, config.cache.fills, members);
-    observed::start_senders(&observed, access.refused_names(), &origins, drain);
+    observed::start_senders(&observed, access.refused_names(), &origins, config.name.clone(), drain);
     flush_periodically(&catalog, drain);
     let drain = drain.clone();
     Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloader, access })
@@ -286,7 +287,7 @@ fn peer_api(
     let metrics = PeerMetrics::register(registry)?;
     let events = Events::new(catalog.clone(), access.clone(), config.peers.streams, metrics.clone(), drain);
     let Sources { lookup, cache, .. } = sources.clone();
-    Ok(Some(PeerApi::new(config.name.clone(), lookup, cache, events, heartbeats.clone(), metrics)))
+    Ok(Some(PeerApi::new(config.name(), lookup, cache, events, heartbeats.clone(), metrics)))
 }
 
 fn operator_api(

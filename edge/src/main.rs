@@ -74,7 +74,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
-    let (name, drain_deadline) = (config.name.clone(), config.drain_deadline);
+    let (name, drain_deadline) = (config.name(), config.drain_deadline);
     let edge = weir_edge::start(config).await?;
     tracing::info!(
         %name, address = %edge.address(), admin = edge.admin_address().map(tracing::field::display),

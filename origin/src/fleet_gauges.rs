@@ -37,6 +37,7 @@ async fn show(observed: &Observed, catalog: &Catalog, metrics: &Metrics, shown: 
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     metrics.observed_incomplete.set(number(gauges.incomplete));
     metrics.observed_duplicated.set(number(gauges.duplicated));
+    metrics.observed_duplicated_edges.set(number(gauges.duplicated_edges));
     for (state, count) in gauges.states {
         metrics.observed_agents.with_label_values(&[state]).set(number(count));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names, Table};
+use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names};
 use weir_protocol::token::unix_seconds;
 use weir_runtime::shutdown::Drain;
 
@@ -70,8 +70,7 @@ impl Task {
 
     async fn lacks_edges(&self) -> bool {
         let stored = self.stored.clone();
-        let lacks = move |table: &Table, _| table.edges().any(|name| !stored.edges.contains_key(name));
-        self.observed.look(lacks).await.unwrap_or_default()
+        self.observed.look(move |table, now| table.has_news_of_edges(&stored, now)).await.unwrap_or_default()
     }
 
     /// Joins the record and the table, and logs a failure once.
@@ -149,11 +148,11 @@ fn failed(error: impl ToString) -> NotForgotten {
 
 /// Replaces a name by its deletion.
 fn mark_deleted(names: &mut Names, name: &Forgotten) -> Result<(), NotForgotten> {
-    let (of_kind, name) = match name {
-        Forgotten::Agent(name) => (&mut names.agents, name),
-        Forgotten::Edge(name) => (&mut names.edges, name),
+    let seen = match name {
+        Forgotten::Agent(name) => names.agents.get_mut(name),
+        Forgotten::Edge(name) => names.edges.get_mut(name),
     };
-    let seen = of_kind.get_mut(name).filter(|seen| !seen.deleted).ok_or(NotForgotten::Unknown)?;
+    let seen = seen.filter(|seen| !seen.deleted).ok_or(NotForgotten::Unknown)?;
     // A clock of another origin may be ahead.
     *seen = LastSeen { at: seen.at.max(unix_seconds(SystemTime::now()) / 60), deleted: true };
     Ok(())

@@ -89,7 +89,7 @@ metric_families! {
         /// Bytes of the events in memory for edges that reconnect. The bound is `limits.event_bytes`.
         pub(crate) event_log_bytes: IntGauge = "weir_origin_event_log_bytes";
         /// Messages of edges about what agents run. `resync`: something before it was missing, and the edge sends everything
-        /// again. `limited`: a bound of `limits.observed_…` is reached, or another message of the edge is still being processed. `refused`: it could not be read, or named another edge.
+        /// again. `limited`: a bound of `limits.observed_…` is reached, too many messages of the identity wait, or another edge has the name. `refused`: it could not be read, or named another edge.
         pub(crate) observed_messages: IntCounterVec = "weir_origin_observed_messages_total"
             { result: ["accepted", "resync", "limited", "refused"] };
         /// Agents that edges have reported, by whether they are there, counted every ten seconds. `silent`: no edge heard it for
@@ -100,6 +100,8 @@ metric_families! {
         pub(crate) observed_incomplete: IntGauge = "weir_origin_observed_incomplete_edges";
         /// Agents of which two runs alternated within the last 15 minutes: two clusters have one identity.
         pub(crate) observed_duplicated: IntGauge = "weir_origin_observed_duplicated_agents";
+        /// Names that two edges used within the last five minutes: give each edge a `name`, or a certificate of its own.
+        pub(crate) observed_duplicated_edges: IntGauge = "weir_origin_observed_duplicated_edges";
         /// Rows of live agents with a problem, counted every ten seconds. For each kind the 50 services with the most rows have
         /// a series; without `service`: the rows of all others.
         pub(crate) observed_problems: IntGaugeVec = "weir_origin_observed_problems" { kind, service };

@@ -1,15 +1,15 @@
 //! The table of what agents run, as the parts of an origin share it: edges write it, operators read it, and
 //! [`last_seen`](crate::last_seen) stores the names in it. Nothing of it is on disk but these names.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 use weir_observed::{Bounds, Delivered, MAX_EDGES, Names, Now, Rejected, Table, Taken};
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{EdgeName, NodeName};
 use weir_protocol::observed::EdgeObserved;
 
 /// The most deletions of operators that wait for a write of the record.
@@ -21,11 +21,14 @@ const CONCURRENT_QUERIES: usize = 2;
 /// Messages of edges that are read and taken in at a time.
 const CONCURRENT_MESSAGES: usize = 4;
 
+/// The messages of edges with one identity that wait until the one before is processed.
+const WAITING_MESSAGES: usize = 32;
+
 /// A name that an operator deletes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Forgotten {
     Agent(NodeName),
-    Edge(NodeName),
+    Edge(EdgeName),
 }
 
 /// Why a name was not deleted.
@@ -55,7 +58,7 @@ impl InUse {
         self.agents.store(agents, Relaxed);
         self.rows.store(rows, Relaxed);
         self.bytes.store(bytes, Relaxed);
-        self.edges.store(table.edges().len(), Relaxed);
+        self.edges.store(table.edges(), Relaxed);
     }
 }
 
@@ -69,20 +72,8 @@ pub(crate) struct Observed {
     deletions: mpsc::Sender<Deletion>,
     queries: Arc<Semaphore>,
     messages: Arc<Semaphore>,
-    /// The edges of which a message is being processed.
-    senders: Arc<Mutex<BTreeSet<NodeName>>>,
-}
-
-/// A message of an edge is being processed, until this is dropped.
-pub(crate) struct InProgress {
-    senders: Arc<Mutex<BTreeSet<NodeName>>>,
-    edge: NodeName,
-}
-
-impl Drop for InProgress {
-    fn drop(&mut self) {
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.edge);
-    }
+    /// The identities of edges of which messages are being processed, each with its one permit.
+    senders: Arc<Mutex<BTreeMap<NodeName, Arc<Semaphore>>>>,
 }
 
 impl Observed {
@@ -105,11 +96,16 @@ impl Observed {
         (Self { table, in_use, has_names, deletions, queries, messages, senders }, deleted)
     }
 
-    /// Admits a message of an edge. `None`: another one of it is being processed. An edge sends them one after another, so no
-    /// edge holds the permits that others wait for.
-    pub(crate) fn begin(&self, edge: &NodeName) -> Option<InProgress> {
-        let is_first = self.senders.lock().unwrap_or_else(PoisonError::into_inner).insert(edge.clone());
-        is_first.then(|| InProgress { senders: self.senders.clone(), edge: edge.clone() })
+    /// Waits until a message of an edge may be processed. `None`: too many with its identity wait. Those of one identity are
+    /// processed one after another, so that none holds the permits that others wait for.
+    pub(crate) async fn begin(&self, identity: &NodeName) -> Option<OwnedSemaphorePermit> {
+        let turn = {
+            let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+            senders.retain(|_, turn| Arc::strong_count(turn) > 1);
+            senders.entry(identity.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
+        };
+        // The table has one, and each message.
+        if Arc::strong_count(&turn) > WAITING_MESSAGES + 2 { None } else { turn.acquire_owned().await.ok() }
     }
 
     /// Takes in a message of an edge: `read` reads it, where it may block, and `count` gets what has arrived at agents.
@@ -199,15 +195,26 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn one_message_of_an_edge_is_taken_in_at_a_time() {
+    #[tokio::test]
+    async fn one_message_of_an_identity_is_taken_in_at_a_time() {
         let bounds = weir_model::Bounds::register(&Registry::new()).unwrap();
         let (observed, _deletions) = Observed::new(Bounds::default(), &bounds);
         let [one, two]: [NodeName; 2] = ["edge-1", "edge-2"].map(|name| name.parse().unwrap());
-        let first = observed.begin(&one).unwrap();
-        assert!(observed.begin(&one).is_none() && observed.begin(&two).is_some());
+        let first = observed.begin(&one).await.unwrap();
+        assert!(observed.begin(&two).await.is_some());
+        let mut waiting: Vec<_> = (0..WAITING_MESSAGES).map(|_| Box::pin(observed.begin(&one))).collect();
+        for message in &mut waiting {
+            tokio::select! {
+                biased;
+                _ = message => panic!("one is processed"),
+                () = std::future::ready(()) => {}
+            }
+        }
+        assert!(observed.begin(&one).await.is_none(), "no more of them wait");
         drop(first);
-        assert!(observed.begin(&one).is_some());
+        assert!(waiting.remove(0).await.is_some());
+        drop(waiting);
+        assert_eq!(observed.begin(&two).await.is_some().then(|| observed.senders.lock().unwrap().len()), Some(1));
     }
 
     /// On one thread, as any task that blocks would stop all of them.
@@ -232,7 +239,7 @@ mod tests {
             });
         });
         held.notified().await;
-        let (second, look) = (observed.apply(read, |_| {}), observed.look(|table, _| table.edges().len()));
+        let (second, look) = (observed.apply(read, |_| {}), observed.look(|table, _| table.edges()));
         tokio::pin!(second, look);
         tokio::select! {
             biased;

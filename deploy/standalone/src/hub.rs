@@ -46,7 +46,7 @@ async fn serve(HubArguments { origin: file, edge: edge_file }: &HubArguments) ->
     let edge = weir_edge::Config::load(edge_file)?;
     origin.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     weir_edge::check::warnings(&edge).iter().for_each(|warning| tracing::warn!("{warning}"));
-    let (name, drain_deadline) = (edge.name.clone(), edge.drain_deadline);
+    let (name, drain_deadline) = (edge.name(), edge.drain_deadline);
     let mut stop = pin!(shutdown::requested());
     // It may wait for the store.
     let origin = tokio::select! {

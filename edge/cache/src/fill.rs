@@ -305,7 +305,7 @@ mod tests {
 
     fn refused(after: u64) -> FillError {
         let retry_after = Some(Duration::from_secs(after));
-        FillError::Origin(OriginError::Refused { status: 503, detail: String::new(), retry_after })
+        FillError::Origin(OriginError::Refused { status: 503, kind: String::new(), detail: String::new(), retry_after })
     }
 
     #[test]

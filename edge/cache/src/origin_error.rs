@@ -29,6 +29,8 @@ pub enum OriginError {
     Refused {
         /// The status: 429, 502, 503, 504 or 508.
         status: u16,
+        /// The kind of its problem document, if it has one.
+        kind: String,
         /// The `detail` of its problem document.
         detail: String,
         /// Its `Retry-After`.

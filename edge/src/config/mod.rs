@@ -44,9 +44,12 @@ pub const RELOADABLE: &[&str] = &["auth.keys", "auth.deny"];
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The edge's name, in `Cache-Status` and in logs. Default: the host name.
-    #[serde(default = "host_name")]
-    pub name: NodeName,
+    /// The edge's name, in `Cache-Status` and in logs, and where origins say which edge reports an agent: as `<identity>~<name>`,
+    /// or as the identity of its client certificate alone if that is the same. Edges with one identity need different names.
+    /// Default: the environment variable `WEIR_EDGE_NAME`. Without both, the host name in `Cache-Status` and in logs, and the
+    /// identity at origins.
+    #[serde(default = "name_of_environment", skip_serializing_if = "Option::is_none")]
+    pub name: Option<NodeName>,
     /// Listener of agents: TCP for HTTP/1.1 and HTTP/2, UDP of the same port for HTTP/3.
     pub listen: SocketAddr,
     /// Listener of `/livez`, `/readyz`, `/metrics`, `/status`, `/v1/explain` and `/v1/purge`. Beyond loopback it needs
@@ -95,6 +98,13 @@ pub struct Config {
     pub log: LogConfig,
 }
 
+/// The environment variable with the name of an edge whose configuration has none: so one file serves all pods of a cluster.
+const NAME_VARIABLE: &str = "WEIR_EDGE_NAME";
+
+fn name_of_environment() -> Option<NodeName> {
+    std::env::var(NAME_VARIABLE).ok()?.parse().ok()
+}
+
 fn default_drain_deadline() -> Duration {
     DEFAULT_DRAIN_DEADLINE
 }
@@ -109,7 +119,7 @@ impl Config {
         origins: Vec<OriginConfig>,
     ) -> Self {
         Self {
-            name,
+            name: Some(name),
             listen,
             admin_listen: None,
             admin: AdminConfig::default(),
@@ -127,6 +137,11 @@ impl Config {
             agents: AgentsConfig::default(),
             log: LogConfig::default(),
         }
+    }
+
+    /// The name in `Cache-Status` and in logs.
+    pub fn name(&self) -> NodeName {
+        self.name.clone().unwrap_or_else(host_name)
     }
 
     /// Reads a file, resolves its paths relative to its folder, and validates it.
@@ -170,6 +185,11 @@ impl Config {
 
     fn errors(&self) -> Vec<ConfigError> {
         let mut errors = self.auth.errors();
+        if self.name.is_none()
+            && let Ok(name) = std::env::var(NAME_VARIABLE)
+        {
+            errors.push(ConfigError::invalid(format!("{NAME_VARIABLE}=\"{name}\" is not the name of a node")));
+        }
         if self.auth.mode == AuthMode::Open && !self.auth.allow_anonymous && !self.listen.ip().is_loopback() {
             errors.push(ConfigError::invalid(format!(
                 "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" allows every client: set mode = \

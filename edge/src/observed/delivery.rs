@@ -34,6 +34,8 @@ pub(super) enum Outcome {
     Resync,
     /// The origin is busy, or has no room.
     Deferred(Option<Duration>),
+    /// Another living edge has the same name.
+    NameTwice(Option<Duration>),
     /// The origin is older.
     Unavailable,
     /// Perhaps the origin has it.
@@ -69,6 +71,11 @@ impl Delivery {
         (has_more || is_silent || !part.is_empty()).then_some(part)
     }
 
+    /// The next part, whether it is due or not.
+    pub(super) fn at_once(&self, table: &Table, now: Moment) -> SweepPart {
+        self.sweep.part(table, now)
+    }
+
     /// Takes in what came of a message.
     pub(super) fn ended(&mut self, part: SweepPart, outcome: Outcome, now: Moment, random: f64) {
         let more = part.more;
@@ -88,7 +95,7 @@ impl Delivery {
                 // A sweep that was cut off may be cut off again, as by another edge with this name.
                 if std::mem::take(&mut self.is_whole) { Duration::ZERO } else { self.backed_off(random) }
             }
-            Outcome::Deferred(after) => {
+            Outcome::Deferred(after) | Outcome::NameTwice(after) => {
                 let after = after.unwrap_or_default().min(MAX_RETRY_AFTER);
                 self.backed_off(random).max(after.mul_f64(1.0 + random))
             }

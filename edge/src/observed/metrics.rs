@@ -16,13 +16,15 @@ metric_families! {
         /// Agents that have said what they run. `unheard`: no request came for 90 s; forgotten after a day.
         pub(super) agents: IntGaugeVec = "weir_edge_agents" { state: ["connected", "unheard"] };
         /// Messages to origins about what agents run. `resync`: the origin lacked earlier ones, so everything follows.
-        /// `deferred`: it is busy, or has no room. `unavailable`: it is older.
+        /// `deferred`: it is busy, or has no room. `name_twice`: another edge has the name of this one. `unavailable`: it is older.
         pub(super) sent: IntCounterVec = "weir_edge_observed_messages_total"
-            { result: ["accepted", "resync", "deferred", "unavailable", "error"] };
+            { result: ["accepted", "resync", "deferred", "name_twice", "unavailable", "error"] };
         /// Bytes of these messages.
         pub(super) sent_bytes: IntCounter = "weir_edge_observed_bytes_total";
         /// Rows that origins lack, of all origins together. It returns to 0 within seconds.
         pub(super) behind: IntGauge = "weir_edge_observed_rows_behind";
+        /// Origins that another edge tells the same name: give each a `name`, or a certificate of its own. Alert above 0.
+        pub(super) name_twice: IntGauge = "weir_edge_name_duplicated";
         /// Names that two agents use at the same time. Alert above 0.
         pub(super) duplicated: IntGauge = "weir_edge_agents_duplicated";
     }

@@ -99,6 +99,8 @@ impl Content {
 #[derive(Default, Deserialize)]
 struct ProblemDocument {
     #[serde(default)]
+    r#type: String,
+    #[serde(default)]
     detail: String,
 }
 
@@ -454,7 +456,8 @@ impl Origin {
         let document: ProblemDocument = serde_json::from_slice(&body).unwrap_or_default();
         let reason: String = document.detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL_CHARS).collect();
         let detail = if reason.is_empty() { format!("The origin answered {status} without a reason.") } else { reason };
-        OriginError::Refused { status: status.as_u16(), detail, retry_after }
+        let kind = document.r#type.strip_prefix("urn:weir:problem:").unwrap_or_default().to_owned();
+        OriginError::Refused { status: status.as_u16(), kind, detail, retry_after }
     }
 }
 

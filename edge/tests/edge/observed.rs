@@ -308,3 +308,33 @@ async fn origins_get_the_names_that_refused_credentials_claim() {
     let refused = stated().unwrap();
     assert_eq!((refused.name.as_str(), &*refused.reason), ("cluster-1", "unknown_key"));
 }
+
+#[tokio::test]
+async fn an_edge_tells_its_name_and_that_it_drains_and_is_told_of_another_with_its_name() {
+    let (mut site, _) = cluster(0).await;
+    site.config.auth.client_ca = Some(site.config.origins[0].ca.clone());
+    site.config.name = Some("node-7".parse().unwrap());
+    site.origin.observe();
+    site.start_edge().await;
+    let mut client = site.client_as("agent", "h2").await;
+    assert_eq!(post(&mut client, message("a1", 1, true, &["shop-a"], "")).await.status, 204);
+    site.until("the origin has the row", async || rows_at(&site.origin, "cluster-1").len() == 1).await;
+    let is_named = |message: &EdgeObserved| message.sender().as_str() == "edge-1~node-7" && !message.draining;
+    assert!(site.origin.observed().iter().all(is_named));
+
+    site.origin.answer_observed(429);
+    site.until("it is told so", async || site.metric("weir_edge_name_duplicated", &[]) == 1.0).await;
+    assert_eq!(site.metric("weir_edge_observed_messages_total", &[("result", "name_twice")]), 1.0);
+    let accepted = site.origin.observed().len();
+    site.until("it has the name for itself", async || site.metric("weir_edge_name_duplicated", &[]) == 0.0).await;
+    assert!(!site.origin.observed()[accepted].full, "it sends nothing again");
+
+    // What the origin lacks when the drain begins is in the last message.
+    assert_eq!(post(&mut client, message("a1", 2, false, &["shop-b"], "")).await.status, 204);
+    drop(client);
+    site.stop_edge().await;
+    let messages = site.origin.observed();
+    let last = messages.last().unwrap();
+    assert!(last.draining && messages.iter().filter(|message| message.draining).count() == 1, "{messages:?}");
+    assert_eq!(rows_at(&site.origin, "cluster-1").len(), 2);
+}

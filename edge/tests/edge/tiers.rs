@@ -30,7 +30,7 @@ fn object(digest: &ObjectDigest) -> String {
 /// The configuration of another edge of the site.
 fn another(site: &Site, name: &str, shields: &[SocketAddr]) -> Config {
     let mut config = site.config.clone();
-    config.name = name.parse().unwrap();
+    config.name = Some(name.parse().unwrap());
     config.cache.dir = site.pki().join(format!("{name}-cache"));
     config.shields = shields.iter().map(|shield| as_shield(site, *shield)).collect();
     config

@@ -11,6 +11,7 @@ mod cluster;
 mod deltas;
 mod docker_registry;
 mod documentation;
+mod edges;
 mod first_readers;
 mod fleet;
 mod following;

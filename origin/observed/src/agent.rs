@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use weir_protocol::labels::Labels;
-use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::name::{EdgeName, ServiceName};
 use weir_protocol::observed::{AgentRows, Instance, MAX_AGENT_ROWS, Proved, Row};
 
 use crate::compact::{CompactRow, Pools};
@@ -56,7 +56,7 @@ pub(crate) struct Agent {
 /// What an edge states of an agent.
 #[derive(Debug)]
 pub(crate) struct Statement {
-    pub(crate) edge: NodeName,
+    pub(crate) edge: EdgeName,
     /// The [`Edge::epoch`] in which the edge stated it last.
     pub(crate) epoch: u64,
     pub(crate) instance: Instance,
@@ -97,7 +97,7 @@ impl Agent {
     /// by the statement that counts now. `unheard`: the edge does not hear the new one any more.
     pub(crate) fn choose(
         &mut self,
-        edge: &NodeName,
+        edge: &EdgeName,
         (new, unheard): (&AgentRows, bool),
         (heard, is_live): (Instant, bool),
         now: Instant,

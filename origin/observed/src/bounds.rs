@@ -1,4 +1,9 @@
-//! How much a table holds.
+//! How much a table holds, and when an agent is silent.
+
+use std::time::Duration;
+
+/// After this time without news an agent is silent.
+pub const AGENT_SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// The most edges. Beyond it a new one is rejected.
 pub const MAX_EDGES: usize = 1_000;

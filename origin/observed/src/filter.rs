@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use weir_protocol::name::{NodeName, ServiceName};
-use weir_protocol::name_glob::NameGlob;
+use weir_protocol::name_glob::{EdgeGlob, NameGlob};
 use weir_protocol::observed::{Phase, ProblemKind};
 
 use crate::agent::{Agent, State};
@@ -17,7 +17,7 @@ pub struct AgentFilter {
     /// Their names.
     pub agent: Option<NameGlob>,
     /// The edge that states them.
-    pub edge: Option<NameGlob>,
+    pub edge: Option<EdgeGlob>,
     /// Labels with values that they all have.
     pub labels: Vec<(String, String)>,
     /// Whether they are there.

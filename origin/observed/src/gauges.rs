@@ -21,6 +21,8 @@ pub struct Gauges {
     pub incomplete: usize,
     /// Agents of which two instances alternate.
     pub duplicated: usize,
+    /// Names that two edges have.
+    pub duplicated_edges: usize,
     /// Rows of live agents by problem and service, the most frequent first; `None`: of all services of the kind that are
     /// not named.
     pub problems: Vec<(&'static str, Option<ServiceName>, usize)>,
@@ -61,6 +63,7 @@ impl Table {
             }
             problems.push((*word, None, rest));
         }
-        Gauges { states, incomplete: self.incomplete(now).len(), duplicated, problems }
+        let duplicated_edges = self.edges.values().filter(|edge| edge.is_named_twice(now.monotonic)).count();
+        Gauges { states, incomplete: self.incomplete(now).len(), duplicated, duplicated_edges, problems }
     }
 }

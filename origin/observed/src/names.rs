@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{EdgeName, NodeName};
 
 /// When a name was last heard, or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,23 +17,47 @@ pub struct LastSeen {
 
 /// The names that origins know.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
 pub struct Names {
     /// Edges.
-    pub edges: BTreeMap<NodeName, LastSeen>,
+    pub edges: BTreeMap<EdgeName, LastSeen>,
     /// Agents.
     pub agents: BTreeMap<NodeName, LastSeen>,
+}
+
+/// The names as they are stored: an origin of the release before reads `edges`, and knows only names that are identities.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    edges: BTreeMap<EdgeName, LastSeen>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    named_edges: BTreeMap<EdgeName, LastSeen>,
+    agents: BTreeMap<NodeName, LastSeen>,
+}
+
+impl From<Stored> for Names {
+    fn from(mut stored: Stored) -> Self {
+        stored.edges.append(&mut stored.named_edges);
+        Self { edges: stored.edges, agents: stored.agents }
+    }
+}
+
+impl From<Names> for Stored {
+    fn from(Names { edges, agents }: Names) -> Self {
+        let (edges, named_edges) = edges.into_iter().partition(|(name, _)| name.as_str().parse::<NodeName>().is_ok());
+        Self { edges, named_edges, agents }
+    }
 }
 
 impl Names {
     /// Both: of each name what is later.
     #[must_use]
     pub fn merged(mut self, other: Self) -> Self {
-        let merge = |into: &mut BTreeMap<NodeName, LastSeen>, from: BTreeMap<NodeName, LastSeen>| {
+        fn merge<N: Ord>(into: &mut BTreeMap<N, LastSeen>, from: BTreeMap<N, LastSeen>) {
             for (name, seen) in from {
                 let later = into.get(&name).map_or(seen, |known| seen.max(*known));
                 into.insert(name, later);
             }
-        };
+        }
         merge(&mut self.edges, other.edges);
         merge(&mut self.agents, other.agents);
         self
@@ -56,12 +80,12 @@ impl Names {
 
     /// Whether `other` has a name that is not here, or a time that is `minutes` later than here.
     pub fn lacks(&self, other: &Self, minutes: u64) -> bool {
-        let lacks = |known: &BTreeMap<NodeName, LastSeen>, other: &BTreeMap<NodeName, LastSeen>| {
+        fn lacks<N: Ord>(known: &BTreeMap<N, LastSeen>, other: &BTreeMap<N, LastSeen>, minutes: u64) -> bool {
             other.iter().any(|(name, seen)| {
                 known.get(name).is_none_or(|known| known.deleted != seen.deleted || known.at + minutes <= seen.at)
             })
-        };
-        lacks(&self.edges, &other.edges) || lacks(&self.agents, &other.agents)
+        }
+        lacks(&self.edges, &other.edges, minutes) || lacks(&self.agents, &other.agents, minutes)
     }
 }
 
@@ -72,6 +96,16 @@ mod tests {
     fn names(agents: &[(&str, u64, bool)]) -> Names {
         let seen = |&(name, at, deleted): &(&str, u64, bool)| (name.parse().unwrap(), LastSeen { at, deleted });
         Names { agents: agents.iter().map(seen).collect(), ..Names::default() }
+    }
+
+    #[test]
+    fn edges_with_a_name_of_their_own_are_stored_where_an_origin_of_the_release_before_does_not_look() {
+        let seen = LastSeen { at: 5, deleted: false };
+        let edges = ["pool", "pool~node-1"].map(|name| (name.parse().unwrap(), seen));
+        let names = Names { edges: edges.into(), ..Names::default() };
+        let json = serde_json::to_string(&names).unwrap();
+        assert_eq!(json, r#"{"edges":{"pool":{"at":5}},"named_edges":{"pool~node-1":{"at":5}},"agents":{}}"#);
+        assert_eq!(serde_json::from_str::<Names>(&json).unwrap(), names);
     }
 
     #[test]

@@ -7,16 +7,17 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::Serialize;
 use weir_protocol::descriptor::rfc3339;
 use weir_protocol::labels::Labels;
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{EdgeName, NodeName};
 use weir_protocol::observed::Instance;
 use weir_protocol::observed::{Proved, Row};
 
 use crate::agent::State;
+use crate::bounds::AGENT_SILENT_AFTER;
 use crate::compact::CompactRow;
 use crate::edge::Edge;
 use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
 use crate::refused::Refusal;
-use crate::table::{AGENT_SILENT_AFTER, Now, Table};
+use crate::table::{Now, Table};
 
 /// By how much a name of the record may have been heard later than its time says: it is written every ten minutes.
 const NAMES_ARE_OLD: Duration = Duration::from_secs(900);
@@ -62,7 +63,7 @@ impl<T: Serialize> Answer<T> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Incomplete {
     /// Its name.
-    pub edge: NodeName,
+    pub edge: EdgeName,
     /// Since when.
     #[serde(with = "rfc3339")]
     pub since: SystemTime,
@@ -74,7 +75,7 @@ pub struct RowView {
     /// The agent.
     pub agent: NodeName,
     /// The edge that states it.
-    pub edge: Option<NodeName>,
+    pub edge: Option<EdgeName>,
     /// Whether the agent is there.
     pub state: State,
     /// When an edge last heard it.
@@ -95,7 +96,7 @@ pub struct AgentView {
     /// Whether it is there.
     pub state: State,
     /// The edge that states it.
-    pub edge: Option<NodeName>,
+    pub edge: Option<EdgeName>,
     /// Its asserted labels.
     pub labels: Labels,
     /// By what it proved its name.
@@ -119,32 +120,36 @@ pub struct AgentView {
 
 impl Table {
     /// Edges of which rows may be missing or old: those of which not all parts came, and those that were restarted while
-    /// agents that were there before have not come back, to them or to another one. What does not is silent in the end.
+    /// agents that were there before have not come back, to them or to another one. What does not is silent in the end. So it is
+    /// with the agents of one that said that it stops.
     pub fn incomplete(&self, now: Now) -> Vec<Incomplete> {
         let young = self.edges.iter().filter_map(|(name, edge)| {
             let (_, began, first) = edge.run.as_ref()?;
             let is_young = now.monotonic.saturating_duration_since(*began) < AGENT_SILENT_AFTER;
             is_young.then_some((name, (*began, *first)))
         });
-        let young: BTreeMap<&NodeName, (Instant, u64)> = young.collect();
-        let (mut awaiting, mut last_heard) = (BTreeSet::new(), None);
-        for agent in self.agents.values().filter(|_| !young.is_empty()) {
+        let young: BTreeMap<&EdgeName, (Instant, u64)> = young.collect();
+        let is_draining = self.edges.values().any(|edge| edge.draining);
+        let (mut awaiting, mut staying, mut last_heard) = (BTreeSet::new(), BTreeSet::new(), None);
+        for agent in self.agents.values().filter(|_| is_draining || !young.is_empty()) {
             match &agent.statement {
                 // Any edge may have had it.
                 None => last_heard = last_heard.max(Some(agent.heard)),
                 Some(it) if !it.unheard && young.get(&it.edge).is_some_and(|(_, first)| it.epoch < *first) => {
                     awaiting.insert(&it.edge);
                 }
+                Some(it) if is_draining && self.is_live(agent, now) => _ = staying.insert(&it.edge),
                 Some(_) => {}
             }
         }
-        let awaits_since = |name: &NodeName| {
+        let awaits_since = |name: &EdgeName| {
             let (began, _) = young.get(name)?;
             let may_come = last_heard.is_some_and(|heard| began.saturating_duration_since(heard) < NAMES_ARE_OLD);
             (may_come || awaiting.contains(name)).then_some(*began)
         };
-        let since = |(name, edge): (&NodeName, &Edge)| {
-            let since = edge.incomplete_since(now.monotonic).or_else(|| awaits_since(name))?;
+        let since = |(name, edge): (&EdgeName, &Edge)| {
+            let since =
+                edge.incomplete_since(now.monotonic, || staying.contains(name)).or_else(|| awaits_since(name))?;
             Some(Incomplete { edge: name.clone(), since: now.wall_of(since) })
         };
         self.edges.iter().filter_map(since).collect()

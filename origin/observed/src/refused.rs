@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{EdgeName, NodeName};
 use weir_protocol::observed::RefusedName;
 
 use crate::bounds::MAX_REFUSED_NAMES;
@@ -16,14 +16,14 @@ pub(crate) struct Refusals(BTreeMap<NodeName, Refusal>);
 #[derive(Debug)]
 pub(crate) struct Refusal {
     /// The edge that reported it.
-    pub(crate) edge: NodeName,
+    pub(crate) edge: EdgeName,
     pub(crate) at: Instant,
     pub(crate) claim: RefusedName,
 }
 
 impl Refusals {
     /// Takes in what an edge reports. Beyond the bound the names heard first are dropped.
-    pub(crate) fn accept(&mut self, edge: &NodeName, claims: Vec<RefusedName>, at: Instant) {
+    pub(crate) fn accept(&mut self, edge: &EdgeName, claims: Vec<RefusedName>, at: Instant) {
         for claim in claims {
             self.0.insert(claim.name.clone(), Refusal { edge: edge.clone(), at, claim });
         }

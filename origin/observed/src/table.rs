@@ -3,20 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{EdgeName, NodeName};
 use weir_protocol::observed::{AgentRows, EdgeObserved, MAX_AGENT_ROWS};
 use weir_protocol::token::unix_seconds;
 
 use crate::agent::{Agent, Choice, Statement};
-use crate::bounds::{Bounds, MAX_EDGES};
+use crate::bounds::{AGENT_SILENT_AFTER, Bounds, MAX_EDGES};
 use crate::compact::{CompactRow, Pools, from_unix};
 use crate::delivered::{Delivered, Times};
-use crate::edge::{EDGE_FORGOTTEN_AFTER, Edge};
+use crate::edge::{EDGE_FORGOTTEN_AFTER, Edge, Rejected};
 use crate::names::{LastSeen, Names};
 use crate::refused::Refusals;
-
-/// After this time without news an agent is silent.
-pub const AGENT_SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// After this time without news an agent is forgotten.
 pub const AGENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -59,17 +56,6 @@ impl Now {
     }
 }
 
-/// Why a message was not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Rejected {
-    /// What came before it is missing.
-    #[error("what came before this message is missing here: send everything, with `full`")]
-    Resync,
-    /// It has no room for another edge.
-    #[error("the origin has reached its limit of {MAX_EDGES} edges")]
-    Edges,
-}
-
 /// What was taken in of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
@@ -92,7 +78,7 @@ enum Left {
 #[derive(Debug)]
 pub struct Table {
     pub(crate) agents: BTreeMap<NodeName, Agent>,
-    pub(crate) edges: BTreeMap<NodeName, Edge>,
+    pub(crate) edges: BTreeMap<EdgeName, Edge>,
     pub(crate) pools: Pools,
     pub(crate) refused: Refusals,
     bounds: Bounds,
@@ -128,28 +114,32 @@ impl Table {
         std::mem::take(&mut self.delivered)
     }
 
-    /// The names of the edges that are known.
-    pub fn edges(&self) -> impl ExactSizeIterator<Item = &NodeName> {
-        self.edges.keys()
+    /// How many edges are known.
+    pub fn edges(&self) -> usize {
+        self.edges.len()
+    }
+
+    /// Whether a record lacks an edge, or that one has left.
+    pub fn has_news_of_edges(&self, stored: &Names, now: Now) -> bool {
+        let has_left = |edge: &Edge| edge.has_left(now.monotonic);
+        self.edges.iter().any(|(name, edge)| stored.edges.get(name).is_none_or(|it| it.deleted != has_left(edge)))
     }
 
     /// Takes in a message of an edge. What was silent longest gives way to agents that the edge has heard.
     ///
     /// # Errors
-    /// The edge has to send everything again, or is one too many.
+    /// The edge has to send everything again, has the name of another one, or is one too many.
     pub fn apply(&mut self, mut message: EdgeObserved, now: Now) -> Result<Taken, Rejected> {
-        if !self.edges.contains_key(&message.edge) && self.edges.len() >= MAX_EDGES {
+        let (name, at) = (message.sender(), now.monotonic);
+        if !self.edges.contains_key(&name) && self.edges.len() >= MAX_EDGES {
             return Err(Rejected::Edges);
         }
-        let at = now.monotonic;
         if message.full {
-            self.note_heard(&[message.edge.clone()].into(), false);
+            self.note_heard(&[name.clone()].into(), false);
         }
-        let edge = self.edges.entry(message.edge.clone()).or_insert_with(|| Edge::new(at));
-        if !edge.begin(&message, at) {
-            return Err(Rejected::Resync);
-        }
-        let (name, epoch) = (message.edge.clone(), edge.epoch);
+        let edge = self.edges.entry(name.clone()).or_insert_with(|| Edge::new(at));
+        edge.begin(&message, at)?;
+        let epoch = edge.epoch;
         self.refused.accept(&name, std::mem::take(&mut message.refused), at);
         let mut agents = std::mem::take(&mut message.agents);
         let unheard: BTreeSet<NodeName> = std::mem::take(&mut message.unheard).into_iter().collect();
@@ -183,7 +173,7 @@ impl Table {
     }
 
     /// Forgets the agents that were silent longest, as far as live ones of a message need their room.
-    fn make_room(&mut self, edge: &NodeName, message: &[AgentRows], unheard: &BTreeSet<NodeName>, now: Now) {
+    fn make_room(&mut self, edge: &EdgeName, message: &[AgentRows], unheard: &BTreeSet<NodeName>, now: Now) {
         let (mut agents, mut rows) = (0, 0);
         let is_live = |agent: &&AgentRows| agent.full && !unheard.contains(&agent.agent);
         for agent in message.iter().filter(is_live) {
@@ -221,7 +211,7 @@ impl Table {
 
     fn apply_agent(
         &mut self,
-        (edge, epoch): (&NodeName, u64),
+        (edge, epoch): (&EdgeName, u64),
         new: AgentRows,
         unheard: bool,
         now: Now,
@@ -276,7 +266,7 @@ impl Table {
         if of_bytes < rows { (of_bytes, "bytes") } else { (rows, "rows") }
     }
 
-    fn set_unheard(&mut self, edge: &NodeName, agent: &NodeName, now: Now) {
+    fn set_unheard(&mut self, edge: &EdgeName, agent: &NodeName, now: Now) {
         let Some(agent) = self.agents.get_mut(agent) else { return };
         if let Some(statement) = agent.statement.as_mut().filter(|it| it.edge == *edge && !it.unheard) {
             (statement.unheard, statement.listed) = (true, Some(now.ago(AGENT_SILENT_AFTER)));
@@ -298,7 +288,7 @@ impl Table {
     }
 
     /// Removes edges from the list, in one pass over all agents. Their agents stay, as silent ones.
-    fn delete_edges(&mut self, edges: &BTreeSet<NodeName>) {
+    fn delete_edges(&mut self, edges: &BTreeSet<EdgeName>) {
         if !edges.is_empty() {
             self.note_heard(edges, true);
             self.edges.retain(|name, _| !edges.contains(name));
@@ -306,7 +296,7 @@ impl Table {
     }
 
     /// Notes when edges heard their agents: they begin again to list them, or are gone.
-    fn note_heard(&mut self, edges: &BTreeSet<NodeName>, are_gone: bool) {
+    fn note_heard(&mut self, edges: &BTreeSet<EdgeName>, are_gone: bool) {
         for agent in self.agents.values_mut() {
             let Some(of) = agent.statement.as_ref().filter(|it| edges.contains(&it.edge)) else { continue };
             let heard = agent.heard_at(self.edges.get(&of.edge));
@@ -336,17 +326,18 @@ impl Table {
         agent.statement.is_some() && is_recent()
     }
 
-    /// The names in the table.
+    /// The names in the table. Edges that have left are deleted.
     pub fn names(&self, now: Now) -> Names {
+        let seen = |edge: &Edge| LastSeen { deleted: edge.has_left(now.monotonic), ..now.seen(edge.heard) };
         Names {
-            edges: self.edges.iter().map(|(name, edge)| (name.clone(), now.seen(edge.heard))).collect(),
+            edges: self.edges.iter().map(|(name, edge)| (name.clone(), seen(edge))).collect(),
             agents: self.agents.iter().map(|(name, agent)| (name.clone(), now.seen(self.heard_at(agent)))).collect(),
         }
     }
 
     /// Adds names of a record, and removes the deleted ones: what was heard before the start, or by other origins.
     pub fn learn(&mut self, names: &Names, now: Now) {
-        let is_gone = |(name, seen): &(&NodeName, &LastSeen)| {
+        let is_gone = |(name, seen): &(&EdgeName, &LastSeen)| {
             let known = self.edges.get(*name);
             seen.deleted && known.is_some_and(|edge| seen.at >= now.minutes_of(edge.heard))
         };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use weir_observed::{Rejected, Taken};
 use weir_protocol::name::NodeName;
-use weir_protocol::observed::{EdgeObserved, MAX_MESSAGE_BYTES};
+use weir_protocol::observed::{EdgeObserved, MAX_MESSAGE_BYTES, NAME_TWICE};
 use weir_protocol::problem::Problem;
 use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Body, Peer, RequestBody};
@@ -40,7 +40,7 @@ impl EdgeApi {
     }
 
     async fn take_in(&self, body: Bytes, name: &NodeName) -> Result<Taken, Problem> {
-        let Some(in_progress) = self.observed.begin(name) else { return Err(problems::too_many_messages()) };
+        let Some(in_progress) = self.observed.begin(name).await else { return Err(problems::too_many_messages()) };
         let (name, deliveries, catalog) = (name.clone(), self.deliveries.clone(), self.catalog.clone());
         let count = move |delivered: &[_]| {
             // It ends with the work, also when the edge has disconnected before.
@@ -66,6 +66,10 @@ impl From<Rejected> for NotTaken {
         let detail = format!("{why}.");
         Self(match why {
             Rejected::Resync => Problem::new(StatusCode::CONFLICT, "resync", "What came before is missing", detail),
+            Rejected::NameTwice => {
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, NAME_TWICE, "Another edge has this name", detail)
+                    .retry_after(LATEST)
+            }
             Rejected::Edges => {
                 Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached", detail)
                     .retry_after(LATEST)

@@ -41,7 +41,7 @@ pub(super) fn overloaded() -> Problem {
 }
 
 pub(super) fn too_many_messages() -> Problem {
-    let detail = "Another message of this edge is still being processed: send messages one after another, and give each edge its own certificate.";
+    let detail = "Too many messages of edges with this identity wait: send the messages of an edge one after another.";
     Problem::new(S::TOO_MANY_REQUESTS, "too-many-messages", "Too many messages of this edge", detail).retry_after(SOON)
 }
 

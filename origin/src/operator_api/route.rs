@@ -1,6 +1,6 @@
 //! The paths of the operators' API.
 
-use weir_protocol::name::{AssignmentName, IssuerName, NodeName, RepositoryName, ServiceName};
+use weir_protocol::name::{AssignmentName, EdgeName, IssuerName, NodeName, RepositoryName, ServiceName};
 use weir_protocol::route::RouteError;
 use weir_protocol::routes;
 
@@ -58,7 +58,7 @@ routes! {
         /// Counts of rows.
         FleetSummary = ["fleet" / "summary"] "fleet_summary",
         /// Forgets an edge.
-        Edge(edge: NodeName) = ["edges" / edge] "edge",
+        Edge(edge: EdgeName) = ["edges" / edge] "edge",
     }
 }
 

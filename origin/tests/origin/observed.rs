@@ -172,6 +172,39 @@ async fn after_a_restart_silent_agents_are_known_and_missing_edges_are_named() {
     node.stop().await;
 }
 
+#[tokio::test]
+async fn edges_with_one_certificate_report_by_their_names() {
+    let home = Home::new();
+    let (node, operator) = operated(&home).await;
+    let edge = Operator::as_edge(&home, &node);
+    let of = |name: &str, instance: &str, mut message: Value| {
+        (message["name"], message["instance"]) = (json!(name), json!(instance));
+        message
+    };
+    assert_eq!(report(&edge, of("node-1", "a", message(1))).await.status, 204);
+    let mut other = message(1);
+    other["agents"].as_array_mut().unwrap().drain(1..);
+    (other["agents"][0]["agent"], other["unheard"], other["refused"]) = (json!("cluster-9"), json!([]), json!([]));
+    assert_eq!(report(&edge, of("node-2", "b", other)).await.status, 204);
+    let agents = ask(&operator, "/v1/fleet/agents?edge=edge-1~*-2").await;
+    assert_eq!((&agents["total"], &agents["agents"][0]["edge"]), (&json!(1), &json!("edge-1~node-2")));
+    assert_eq!(agents["incomplete"], json!([]));
+    let groups = ask(&operator, "/v1/fleet/summary?by=edge").await;
+    assert_eq!((&groups["groups"][0]["key"], &groups["groups"][1]["rows"]), (&json!("edge-1~node-1"), &json!(2)));
+
+    // A third one has the name of the first, which lives.
+    assert_eq!(report(&edge, of("node-1", "c", message(1))).await.status, 204);
+    let reply = report(&edge, of("node-1", "a", message(2))).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (429, "name-twice"));
+    assert_eq!(ask(&operator, "/v1/fleet/agents").await["incomplete"][0]["edge"], "edge-1~node-1");
+    assert_eq!(report(&edge, of("node-1", "c", message(2))).await.status, 204);
+
+    assert_eq!(operator.delete("/v1/edges/edge-1~node-1").await.status, 204);
+    assert_eq!(ask(&operator, "/v1/fleet/agents").await["incomplete"], json!([]));
+    assert_eq!(operator.delete("/v1/edges/edge-1~").await.status, 400);
+    node.stop().await;
+}
+
 /// Who lacks a revision of `shop-prod`, and of how many agents that is not known.
 async fn who_lacks(operator: &Operator, revision: &str) -> (Vec<String>, u64) {
     let rows = ask(operator, &format!("/v1/fleet/rows?service=shop-prod&lacks={revision}")).await;

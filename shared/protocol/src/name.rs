@@ -33,6 +33,11 @@ checked_text! {
     NodeName, is_valid, NameError, |text| NameError { kind: "node", text: truncated(text) }
 }
 checked_text! {
+    /// An edge, as answers and paths name it: by the identity of its certificate, or by `identity~name` where its name is another
+    /// one, because an identity may stand for several edges.
+    EdgeName, is_valid_edge, NameError, |text| NameError { kind: "valid edge", text: truncated(text) }
+}
+checked_text! {
     /// The name of an assignment, in operators' requests and configuration.
     AssignmentName, is_valid, NameError, |text| NameError { kind: "valid assignment", text: truncated(text) }
 }
@@ -45,9 +50,37 @@ checked_text! {
     ClusterId, is_valid, NameError, |text| NameError { kind: "cluster", text: truncated(text) }
 }
 
+fn is_valid_edge(text: &str) -> bool {
+    match text.split_once('~') {
+        Some((identity, name)) => is_valid(identity) && is_valid(name) && identity != name,
+        None => is_valid(text),
+    }
+}
+
+impl EdgeName {
+    /// The edge with this identity, and with this name if it has one.
+    pub fn of(identity: &NodeName, name: Option<&NodeName>) -> Self {
+        match name.filter(|name| *name != identity) {
+            Some(name) => Self(format!("{identity}~{name}").into()),
+            None => Self(identity.0.clone()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_edge_is_named_by_its_identity_alone_or_with_its_name() {
+        let [pool, node]: [NodeName; 2] = ["pool", "node-1"].map(|name| name.parse().unwrap());
+        let names = [None, Some(&pool), Some(&node)].map(|name| EdgeName::of(&pool, name).to_string());
+        assert_eq!(names, ["pool", "pool", "pool~node-1"]);
+        assert!(names.iter().all(|name| name.parse::<EdgeName>().is_ok()));
+        for bad in ["", "~", "pool~", "~node-1", "pool~pool", "pool~a~b", "pool~A", "pool/a"] {
+            assert!(bad.parse::<EdgeName>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn names_are_safe_as_path_components_and_url_segments() {

@@ -3,11 +3,19 @@
 use crate::name::MAX_NAME_LENGTH;
 use crate::text_type::{checked_text, truncated};
 
+/// The longest name of an edge, in bytes.
+const MAX_EDGE_NAME_LENGTH: usize = 2 * MAX_NAME_LENGTH + 1;
+
 checked_text! {
     /// A glob pattern over names: the characters of a name, and `*` for any number of them, also none.
     ///
     /// There is no `?`, no character class and no negation. At most 100 bytes, as a name.
     NameGlob, is_valid, NameGlobError, |text| NameGlobError(truncated(text))
+}
+
+checked_text! {
+    /// The same over names of edges, which may have a `~`.
+    EdgeGlob, |text| is_valid_with(text, MAX_EDGE_NAME_LENGTH, b"~"), NameGlobError, |text| NameGlobError(truncated(text))
 }
 
 /// The text is not a valid pattern.
@@ -22,6 +30,13 @@ impl NameGlob {
     }
 
     /// Whether the pattern matches a name. Takes at most the product of both lengths in steps.
+    pub fn matches(&self, name: &str) -> bool {
+        glob_matches(&self.0, name)
+    }
+}
+
+impl EdgeGlob {
+    /// Whether the pattern matches a name.
     pub fn matches(&self, name: &str) -> bool {
         glob_matches(&self.0, name)
     }
@@ -42,8 +57,12 @@ pub(crate) fn glob_matches(pattern: &str, text: &str) -> bool {
 }
 
 fn is_valid(text: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'*');
-    (1..=MAX_NAME_LENGTH).contains(&text.len()) && text.bytes().all(allowed)
+    is_valid_with(text, MAX_NAME_LENGTH, b"")
+}
+
+fn is_valid_with(text: &str, most: usize, more: &[u8]) -> bool {
+    let is_of_names = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'*');
+    (1..=most).contains(&text.len()) && text.bytes().all(|b| is_of_names(b) || more.contains(&b))
 }
 
 #[cfg(test)]

@@ -203,6 +203,12 @@ httpGet: {path: {{ .path }}, port: {{ .component }}-admin, scheme: {{ eq .compon
 - {name: edge-admin, containerPort: 7491}
 {{- end -}}
 
+{{/* All edges have one certificate: they are told apart by the node, of which a DaemonSet has one pod, or by the pod. */}}
+{{- define "weir.edgeName" -}}
+- name: WEIR_EDGE_NAME
+  valueFrom: {fieldRef: {fieldPath: {{ eq .Values.edge.kind "DaemonSet" | ternary "spec.nodeName" "metadata.name" }}}}
+{{- end -}}
+
 {{- define "weir.drainDelay" -}}
 lifecycle:
   preStop:

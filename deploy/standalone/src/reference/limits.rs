@@ -64,14 +64,15 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | agents that edges report | `limits.observed_agents` | `observed_agents` | the agents give way that were silent longest. Then new ones are left out, and answers name the edge as incomplete |
 | rows of agents: one for each service of each | `limits.observed_rows` | `observed_rows` | the same |
 | rows of one agent | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | further ones are left out, and answers name the edge as incomplete |
-| messages of edges about what agents run that are processed at a time, one of each edge | {origin/src/observed.rs CONCURRENT_MESSAGES} | `observed_messages` | they wait; another one of the same edge: 429 |
+| messages of edges about what agents run that are processed at a time, one of each identity | {origin/src/observed.rs CONCURRENT_MESSAGES} | `observed_messages` | they wait |
+| messages of one identity that wait | {origin/src/observed.rs WAITING_MESSAGES} |  | 429. Metric: `weir_origin_observed_messages_total` |
 | services whose deliveries are counted by name | {origin/src/delivery.rs MAX_NAMED} |  | others are counted together. Metric: `weir_origin_delivery_seconds` |
 | memory of rows | `limits.observed_bytes` | `observed_bytes` | the same; exceeded by one message at most |
 | edges that report | {origin/observed/src/bounds.rs MAX_EDGES} | `observed_edges` | 429 for new ones |
 | an edge that reports nothing | {origin/observed/src/edge.rs EDGE_SILENT_AFTER} |  | answers name it as incomplete. Metric: `weir_origin_observed_incomplete_edges` |
 | the same, until it is forgotten | {origin/observed/src/edge.rs EDGE_FORGOTTEN_AFTER} |  | its agents are silent |
 | names that failed credentials claimed | {origin/observed/src/bounds.rs MAX_REFUSED_NAMES} |  | those refused longest ago are forgotten |
-| an agent of which no edge hears | {origin/observed/src/table.rs AGENT_SILENT_AFTER} |  | it is silent. Metric: `weir_origin_observed_agents` |
+| an agent of which no edge hears | {origin/observed/src/bounds.rs AGENT_SILENT_AFTER} |  | it is silent. Metric: `weir_origin_observed_agents` |
 | the same, until it is forgotten | {origin/observed/src/table.rs AGENT_FORGOTTEN_AFTER} |  | it is not listed |
 | age of stored names of agents and edges | {origin/src/last_seen.rs STORE_INTERVAL} |  | a kill of all origins forgets agents that are newer |
 | questions about what agents run | {origin/src/observed.rs CONCURRENT_QUERIES} | `fleet_queries` | they wait |

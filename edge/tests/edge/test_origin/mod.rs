@@ -22,7 +22,7 @@ use weir_protocol::event::EventKind;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::members::{self, Member, MemberState, Members};
 use weir_protocol::name::ServiceName;
-use weir_protocol::observed::{EDGE_PATH, EdgeObserved, MAX_MESSAGE_BYTES};
+use weir_protocol::observed::{EDGE_PATH, EdgeObserved, MAX_MESSAGE_BYTES, NAME_TWICE};
 use weir_protocol::problem::Problem;
 use weir_protocol::request_id::REQUEST_ID;
 use weir_protocol::route::Route;
@@ -273,6 +273,10 @@ impl Api {
         let code = state.observed_answers.pop_front().unwrap_or(204);
         if code == 204 {
             state.observed.iter_mut().for_each(|observed| observed.push(EdgeObserved::parse(&body).unwrap()));
+        }
+        if code == 429 {
+            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, NAME_TWICE, "Another edge has this name", "");
+            return problem.retry_after(Duration::from_secs(1)).into_response();
         }
         let mut response = Response::new(Body::Empty);
         *response.status_mut() = StatusCode::from_u16(code).unwrap();

@@ -1,4 +1,5 @@
 mod delivered;
+mod edges;
 mod questions;
 mod runs;
 

@@ -9,7 +9,7 @@ use super::from_agent::is_false;
 use super::{Instance, ObservedError, Row, parse, take_agent, take_text};
 use crate::descriptor::rfc3339;
 use crate::labels::Labels;
-use crate::name::{NodeName, ServiceName};
+use crate::name::{EdgeName, NodeName, ServiceName};
 
 /// The path at an origin.
 pub const PATH: &str = "/v1/observed";
@@ -17,14 +17,20 @@ pub const PATH: &str = "/v1/observed";
 /// The longest time between two messages of an edge, in seconds: also empty ones say that its agents are alive.
 pub const INTERVAL_SECONDS: u64 = 10;
 
+/// The kind of the problem with which an origin answers an edge that has the name of another living one.
+pub const NAME_TWICE: &str = "name-twice";
+
 /// The longest reason for which a credential was refused, in bytes.
 pub const MAX_REASON_BYTES: usize = 256;
 
 /// What an edge tells each origin of what its agents run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeObserved {
-    /// The name of the edge, which is that of its certificate.
+    /// The identity of the edge, which is the name in its certificate. Several edges may have it.
     pub edge: NodeName,
+    /// The name of the edge among those with this identity. `None`: it is the identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<NodeName>,
     /// The run of the edge.
     pub instance: Instance,
     /// One more than that of the message before, of the same instance to the same origin.
@@ -35,6 +41,9 @@ pub struct EdgeObserved {
     /// The next message continues this one.
     #[serde(default, skip_serializing_if = "is_false")]
     pub more: bool,
+    /// The edge is stopping, and this is its last message.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub draining: bool,
     /// The agents that the edge has heard within the last 90 s.
     pub connected: u64,
     /// Agents with something new.
@@ -122,6 +131,11 @@ impl EdgeObserved {
         read.refused.iter_mut().try_for_each(|one| take_text("reason", &mut one.reason, MAX_REASON_BYTES))?;
         Ok(read)
     }
+
+    /// The edge, as answers name it.
+    pub fn sender(&self) -> EdgeName {
+        EdgeName::of(&self.edge, self.name.as_ref())
+    }
 }
 
 #[cfg(test)]
@@ -136,6 +150,11 @@ mod tests {
     fn a_message_has_exactly_these_bytes() {
         let read = EdgeObserved::parse(GOLDEN.as_bytes()).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap() + "\n", GOLDEN);
+        let named = GOLDEN.replacen(r#""edge-1","#, r#""edge-1","name":"node-7","#, 1);
+        let last = named.replace(r#""more":true"#, r#""draining":true"#);
+        let last = EdgeObserved::parse(last.as_bytes()).unwrap();
+        assert_eq!((read.sender().as_str(), last.sender().as_str(), last.draining), ("edge-1", "edge-1~node-7", true));
+        assert_eq!(serde_json::to_string(&EdgeObserved::parse(named.as_bytes()).unwrap()).unwrap() + "\n", named);
         let long = GOLDEN.replace("expired", &"e".repeat(257));
         let error = EdgeObserved::parse(long.as_bytes()).unwrap_err().to_string();
         assert_eq!(error, "`reason` has more than 256 bytes");

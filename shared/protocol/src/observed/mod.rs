@@ -12,8 +12,8 @@ use crate::name::NodeName;
 
 pub use self::from_agent::{AgentObserved, INTERVAL_SECONDS as AGENT_INTERVAL_SECONDS};
 pub use self::from_edge::{
-    AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, PATH as EDGE_PATH, Proved,
-    RefusedName,
+    AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, NAME_TWICE,
+    PATH as EDGE_PATH, Proved, RefusedName,
 };
 pub use self::instance::{Instance, InstanceError, MAX_INSTANCE_BYTES};
 pub use self::row::{Current, Desired, HookState, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row};

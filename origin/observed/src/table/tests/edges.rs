@@ -1,0 +1,138 @@
+//! Edges with one identity, two with one name, and edges that stop.
+
+use super::*;
+
+/// A message of an edge with the identity `pool`.
+fn of(name: &str, instance: &str, seq: u64, agents: &[Value]) -> Value {
+    with(message("pool", seq, agents), json!({"name": name, "instance": instance}))
+}
+
+/// A message without news that may be the last one.
+fn last(name: &str, seq: u64) -> Value {
+    with(of(name, name, seq, &[]), json!({"draining": true}))
+}
+
+fn edge_of(world: &World, agent: usize) -> String {
+    world.agents()[agent].edge.as_ref().unwrap().to_string()
+}
+
+#[test]
+fn edges_with_one_identity_are_several_with_agents_of_their_own() {
+    let mut world = world();
+    world.send(&of("one", "i", 1, &[agent("a", "i", 1, &[row("x", 1, None)])])).unwrap();
+    world.send(&of("two", "j", 1, &[agent("b", "i", 1, &[row("x", 1, None)])])).unwrap();
+    // One of the release before, and one that is called as its identity.
+    world.send(&message("pool", 1, &[agent("c", "i", 1, &[])])).unwrap();
+    world.send(&with(message("pool", 2, &[]), json!({"name": "pool"}))).unwrap();
+    for seq in 2..20 {
+        world.pass(9);
+        world.send(&of("one", "i", seq, &[])).unwrap();
+        world.send(&of("two", "j", seq, &[])).unwrap();
+        world.send(&message("pool", seq + 1, &[])).unwrap();
+    }
+    assert_eq!(world.rows(), (vec!["a/x@1".to_owned(), "b/x@1".to_owned()], vec![]));
+    assert_eq!([0, 1, 2].map(|number| edge_of(&world, number)), ["pool~one", "pool~two", "pool"]);
+    assert!(world.agents().iter().all(|agent| agent.state == State::Live));
+    let filter = AgentFilter { edge: Some("pool~*".parse().unwrap()), ..AgentFilter::default() };
+    assert_eq!(world.table.agents(&filter, (None, 9), world.now).total, 2);
+    let groups = world.table.summary(&By::Edge, &RowFilter::default(), None, (None, 9), world.now).entries;
+    assert_eq!(groups[1].key.as_deref(), Some("pool~two"));
+    // An agent moves, and one of the two is silent.
+    world.pass(9);
+    world.send(&of("two", "j", 20, &[agent("a", "i", 2, &[])])).unwrap();
+    assert_eq!(edge_of(&world, 0), "pool~two");
+    world.pass(25);
+    world.send(&of("two", "j", 21, &[])).unwrap();
+    assert_eq!(world.rows().1, ["pool", "pool~one"]);
+}
+
+#[test]
+fn two_edges_with_one_name_are_told_so_and_none_sends_everything_again_and_again() {
+    let mut world = world();
+    let twice = |world: &World| world.table.gauges(world.now, |_| true).duplicated_edges;
+    let full = |world: &mut World, instance: &str| world.send(&of("one", instance, 1, &[]));
+    assert_eq!((full(&mut world, "i"), full(&mut world, "j")), (Ok(Taken::Whole), Ok(Taken::Whole)), "a restart");
+    assert_eq!((twice(&world), world.rows().1.len()), (0, 0));
+    world.pass(5);
+    let mut seq = 2;
+    let mut goes_on = |world: &mut World| {
+        seq += 1;
+        world.send(&of("one", "j", seq - 1, &[]))
+    };
+    goes_on(&mut world).unwrap();
+    // The first lives. It, and a third one, do not take the place of the second, whatever they send.
+    for _ in 0..40 {
+        world.pass(9);
+        for instance in ["i", "k"] {
+            assert_eq!(world.send(&of("one", instance, 7, &[])), Err(Rejected::NameTwice), "{instance}");
+            assert_eq!(full(&mut world, instance), Err(Rejected::NameTwice), "{instance}");
+        }
+        assert_eq!(goes_on(&mut world), Ok(Taken::Whole), "it sends nothing again");
+    }
+    assert_eq!((twice(&world), world.rows().1), (1, vec!["pool~one".to_owned()]));
+    // That one of them stops says nothing.
+    let stops = with(of("one", "i", 9, &[]), json!({"draining": true}));
+    assert_eq!(world.send(&stops), Err(Rejected::NameTwice));
+    for _ in 0..34 {
+        world.pass(9);
+        goes_on(&mut world).unwrap();
+    }
+    assert_eq!((twice(&world), world.rows().1.len()), (0, 0), "five minutes later");
+    // The second is killed: the first may take its place.
+    world.pass(40);
+    assert_eq!(world.send(&of("one", "i", 10, &[])), Err(Rejected::Resync));
+    assert_eq!(full(&mut world, "i"), Ok(Taken::Whole));
+    assert_eq!((twice(&world), world.rows().1.len()), (0, 0));
+}
+
+#[test]
+fn an_edge_that_said_that_it_stops_is_missed_only_while_its_agents_may_be_somewhere() {
+    let mut world = world();
+    let both = [agent("a", "i", 1, &[]), agent("b", "i", 1, &[])];
+    world.send(&of("one", "one", 1, &both)).unwrap();
+    world.send(&of("two", "two", 1, &[])).unwrap();
+    world.send(&last("one", 2)).unwrap();
+    world.send(&of("two", "two", 2, &[agent("a", "i", 2, &[])])).unwrap();
+    let pass = |world: &mut World, from: u64, to: u64| {
+        for seq in from..to {
+            world.pass(9);
+            world.send(&of("two", "two", seq, &[])).unwrap();
+        }
+    };
+    pass(&mut world, 3, 8);
+    assert_eq!((world.rows().1, world.states()[1].1), (vec!["pool~one".to_owned()], State::Live), "where is b?");
+    let mut moved = World { table: Table::new(Bounds::default()), now: world.now };
+    moved.send(&of("one", "one", 1, &both)).unwrap();
+    moved.send(&last("one", 2)).unwrap();
+    moved.pass(31);
+    moved.send(&of("two", "two", 1, &both.map(|agent| with(agent, json!({"seq": 2}))))).unwrap();
+    assert!(moved.rows().1.is_empty(), "both are elsewhere");
+    pass(&mut world, 8, 14);
+    assert_eq!((world.rows().1.len(), world.states()[1].1), (0, State::Silent), "b is silent");
+
+    // The record forgets it, so that no origin waits for it after a restart.
+    let names = world.table.names(world.now);
+    let stored = |world: &World, names: &Names| world.table.has_news_of_edges(names, world.now);
+    assert!(names.edges["pool~one"].deleted && !names.edges["pool~two"].deleted && !stored(&world, &names));
+    assert!(stored(&world, &Names::default()));
+    let mut other = World { table: Table::new(Bounds::default()), now: world.now };
+    other.table.learn(&names, other.now);
+    assert_eq!(other.rows().1, ["pool~two"]);
+    world.table.learn(&names, world.now);
+    assert_eq!((world.table.edges(), world.states().len()), (1, 2));
+    // It is started again, as the pod that takes its place.
+    world.send(&of("one", "again", 1, &[agent("b", "i", 2, &[])])).unwrap();
+    assert!(world.rows().1.is_empty() && !world.table.names(world.now).edges["pool~one"].deleted);
+}
+
+#[test]
+fn a_pod_that_takes_the_place_of_a_draining_one_is_no_second_edge() {
+    let mut world = world();
+    world.send(&of("one", "i", 1, &[agent("a", "i", 1, &[])])).unwrap();
+    world.send(&with(of("one", "i", 2, &[]), json!({"draining": true}))).unwrap();
+    world.send(&of("one", "j", 1, &[])).unwrap();
+    world.send(&of("one", "j", 2, &[])).unwrap();
+    assert_eq!(world.table.gauges(world.now, |_| true).duplicated_edges, 0);
+    world.pass(31);
+    assert_eq!(world.rows().1, ["pool~one"], "it no longer counts as draining");
+}
