@@ -27,7 +27,7 @@ use crate::observed::{self, Observed};
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{ObjectFetcher, Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
-use crate::peer_api::{Events, PeerApi, PeerMetrics};
+use crate::peer_api::{Events, PeerApi, PeerMetrics, Reports};
 use crate::reload::{self, Reloader, TlsMaterial};
 use crate::reset_key;
 use crate::self_api::{SelfApi, SelfSources};
@@ -200,7 +200,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     };
     let own = SelfApi::new(&config.agents, own, &registry, drain)?;
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), own: own.clone() };
-    let peers = peer_api(&config, &catalog, &sources, &access, &heartbeats, &registry, drain)?;
+    let peers = peer_api(&config, (&catalog, &origins), &sources, &access, &heartbeats, &registry, drain)?;
     let listener = |port| EdgeListener {
         name: name.clone(),
         agents: AgentApi::new(
@@ -274,7 +274,7 @@ fn load(
 /// The API for other edges, if their authority is configured.
 fn peer_api(
     config: &Config,
-    catalog: &Arc<Catalog>,
+    (catalog, origins): (&Arc<Catalog>, &Arc<Origins>),
     sources: &Sources,
     access: &Access,
     heartbeats: &Heartbeats,
@@ -287,7 +287,8 @@ fn peer_api(
     let metrics = PeerMetrics::register(registry)?;
     let events = Events::new(catalog.clone(), access.clone(), config.peers.streams, metrics.clone(), drain);
     let Sources { lookup, cache, .. } = sources.clone();
-    Ok(Some(PeerApi::new(config.name(), lookup, cache, events, heartbeats.clone(), metrics)))
+    let reports = Reports::new(origins.clone(), config.name.clone());
+    Ok(Some(PeerApi::new(config.name(), lookup, cache, events, heartbeats.clone(), reports, metrics)))
 }
 
 fn operator_api(

@@ -133,7 +133,7 @@ impl Status {
         bounds.extend(self.cache.bounds());
         bounds.extend(self.access.bounds());
         bounds.push(self.heartbeats.bound());
-        bounds.extend(self.peers.as_ref().map(PeerApi::bound));
+        bounds.extend(self.peers.iter().flat_map(PeerApi::bounds));
         bounds.extend(self.agents.bounds());
         bounds.push(self.observed.bound());
         bounds.push(("origins", self.origins.count() as u64, MAX_ORIGINS as u64));

@@ -148,14 +148,18 @@ fn failed(error: impl ToString) -> NotForgotten {
 
 /// Replaces a name by its deletion.
 fn mark_deleted(names: &mut Names, name: &Forgotten) -> Result<(), NotForgotten> {
-    let seen = match name {
-        Forgotten::Agent(name) => names.agents.get_mut(name),
-        Forgotten::Edge(name) => names.edges.get_mut(name),
+    let mut seen: Vec<&mut LastSeen> = match name {
+        Forgotten::Agent(name) => names.agents.get_mut(name).into_iter().collect(),
+        Forgotten::Edge(name) => {
+            names.edges.iter_mut().filter(|(it, _)| it.edge == *name).map(|(_, seen)| seen).collect()
+        }
     };
-    let seen = seen.filter(|seen| !seen.deleted).ok_or(NotForgotten::Unknown)?;
-    // A clock of another origin may be ahead.
-    *seen = LastSeen { at: seen.at.max(unix_seconds(SystemTime::now()) / 60), deleted: true };
-    Ok(())
+    seen.retain(|seen| !seen.deleted);
+    for seen in &mut seen {
+        // A clock of another origin may be ahead.
+        **seen = LastSeen { at: seen.at.max(unix_seconds(SystemTime::now()) / 60), deleted: true };
+    }
+    if seen.is_empty() { Err(NotForgotten::Unknown) } else { Ok(()) }
 }
 
 fn decode(bytes: &[u8]) -> Result<Names, String> {

@@ -108,20 +108,20 @@ impl Observed {
         if Arc::strong_count(&turn) > WAITING_MESSAGES + 2 { None } else { turn.acquire_owned().await.ok() }
     }
 
-    /// Takes in a message of an edge: `read` reads it, where it may block, and `count` gets what has arrived at agents.
+    /// Takes in a message of an edge: `read` reads it, with the shield through which it came, where it may block, and `count` gets what has arrived at agents.
     /// `None`: the origin is stopping.
     pub(crate) async fn apply<E: From<Rejected> + Send + 'static>(
         &self,
-        read: impl FnOnce() -> Result<EdgeObserved, E> + Send + 'static,
+        read: impl FnOnce() -> Result<(EdgeObserved, Option<EdgeName>), E> + Send + 'static,
         count: impl FnOnce(&[Delivered]) + Send + 'static,
     ) -> Option<Result<Taken, E>> {
         let permit = self.messages.clone().acquire_owned().await.ok()?;
         let observed = self.clone();
         let apply = move || {
             let _permit = permit;
-            let message = read()?;
+            let (message, via) = read()?;
             let (taken, delivered) =
-                observed.write(|table| (table.apply(message, Now::of_clocks()), table.take_delivered()));
+                observed.write(|table| (table.apply(message, via, Now::of_clocks()), table.take_delivered()));
             count(&delivered);
             Ok(taken?)
         };
@@ -227,7 +227,7 @@ mod tests {
             let golden = include_str!("../../shared/protocol/golden/edge/observed.json");
             let mut message = EdgeObserved::parse(golden.as_bytes()).unwrap();
             message.full = true;
-            Ok::<_, Refused>(message)
+            Ok::<_, Refused>((message, None))
         };
         assert!(matches!(observed.apply(read, |_| {}).await, Some(Ok(Taken::Whole))));
         let (held, release) = (Arc::new(tokio::sync::Notify::new()), std::sync::mpsc::channel::<()>());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_cache::{OriginError, OriginId};
 use weir_protocol::name::NodeName;
-use weir_protocol::observed::{EdgeObserved, Instance, NAME_TWICE};
+use weir_protocol::observed::{EDGE_PATH, EdgeObserved, Instance, NAME_TWICE};
 use weir_runtime::shutdown::Drain;
 
 use super::Observed;
@@ -159,7 +159,7 @@ impl Sender {
         let metrics = self.context.observed.metrics();
         let json = serde_json::to_vec(message).expect("plain data");
         metrics.sent_bytes.inc_by(json.len() as u64);
-        let outcome = match self.origin.observed(json).await {
+        let outcome = match self.origin.observed(EDGE_PATH, json.into()).await {
             Ok(true) => Outcome::Accepted,
             Ok(false) => Outcome::Resync,
             Err(OriginError::NotFound) => Outcome::Unavailable,

@@ -17,7 +17,6 @@ use weir_protocol::event::Cursor;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
 use weir_protocol::members::{self, Members};
 use weir_protocol::name::NodeName;
-use weir_protocol::observed;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 use weir_runtime::http_client::{CONNECT_TIMEOUT, Http2Client, read_body, root_cause};
@@ -90,7 +89,7 @@ impl Content {
         Self { headers, json: Bytes::new() }
     }
 
-    fn post(json: Vec<u8>) -> Self {
+    fn post(json: impl Into<Bytes>) -> Self {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
         Self { headers, json: json.into() }
     }
@@ -269,12 +268,13 @@ impl Origin {
     ///
     /// # Errors
     /// The request failed, or the origin does not accept it.
-    pub(crate) async fn observed(&self, message: Vec<u8>) -> Result<bool, OriginError> {
-        let response =
-            self.request_within(HeadTimeout::Fast, "observed", observed::EDGE_PATH, Content::post(message)).await?;
+    pub(crate) async fn observed(&self, path: &str, message: Bytes) -> Result<bool, OriginError> {
+        let response = self.request_within(HeadTimeout::Fast, "observed", path, Content::post(message)).await?;
         match response.status() {
             StatusCode::NO_CONTENT => Ok(true),
             StatusCode::CONFLICT => Ok(false),
+            // A shield that does not pass it on.
+            StatusCode::METHOD_NOT_ALLOWED => Err(OriginError::NotFound),
             status => Err(self.bad_response(&format!("status {status} for what agents run"))),
         }
     }

@@ -5,10 +5,15 @@ use std::time::Duration;
 use http::StatusCode;
 use weir_cache::FillError;
 use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::NodeName;
+use weir_protocol::observed::NAME_TWICE;
 use weir_protocol::problem::Problem;
 
 /// `Retry-After` where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The same for an edge whose name another one has, as an origin says it.
+const NAME_TWICE_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 pub(super) fn too_many_streams() -> Problem {
     let detail = "The edge has reached its limit of event streams: poll, and retry later.";
@@ -21,6 +26,31 @@ pub(super) fn not_following() -> Problem {
     let detail = "This edge does not follow the event streams of all origins, so it cannot validate versions: follow the origins directly.";
     let title = "The edge does not follow its origins now";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-following", title, detail).retry_after(RETRY_AFTER)
+}
+
+pub(super) fn too_many_messages() -> Problem {
+    let detail = "Too many messages about agents are being passed on: send this one again later.";
+    let title = "Too many messages of edges";
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-messages", title, detail).retry_after(RETRY_AFTER)
+}
+
+pub(super) fn not_this_edge(named: &NodeName) -> Problem {
+    let detail = format!("The message names edge `{named}`, but the certificate has another identity.");
+    let title = "The certificate is that of another edge";
+    Problem::new(StatusCode::FORBIDDEN, "not-this-edge", title, detail)
+}
+
+pub(super) fn name_twice() -> Problem {
+    let detail = "At the origins another edge sends messages under the same name: give each a `name` or a certificate of its own.";
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, NAME_TWICE, "Another edge has this name", detail)
+        .retry_after(NAME_TWICE_RETRY_AFTER)
+}
+
+/// No origin has what an edge says of its agents.
+pub(super) fn not_passed_on() -> Problem {
+    let detail = "No origin of this shield has accepted the message: send it again later.";
+    let title = "No origin accepts what agents run";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-passed-on", title, detail).retry_after(RETRY_AFTER)
 }
 
 pub(super) fn object(digest: ObjectDigest, error: &FillError) -> Problem {

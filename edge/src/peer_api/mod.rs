@@ -1,5 +1,5 @@
-//! Answers other edges, for which this edge is a shield, as an origin does: descriptors, objects, the event stream
-//! and signed freshness statements.
+//! Answers other edges, for which this edge is a shield, as an origin does: descriptors, objects, the event stream,
+//! signed freshness statements, and what their agents run, which it passes on.
 //!
 //! A client certificate of an edge opens all of it. All but the event stream comes from the catalog and the caches, which
 //! query the origins once for all who ask.
@@ -9,6 +9,7 @@ mod error;
 mod events;
 mod metrics;
 mod object;
+mod observed;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -25,6 +26,7 @@ use weir_runtime::serve::{Body, Peer, RequestBody, RequestFacts};
 
 pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
+pub(crate) use self::observed::Reports;
 use crate::access::Refusal;
 use crate::api_error::ApiError;
 use crate::catalog::Lookup;
@@ -42,6 +44,7 @@ struct Inner {
     cache: Cache,
     events: Events,
     heartbeats: Heartbeats,
+    reports: Reports,
     metrics: PeerMetrics,
 }
 
@@ -54,14 +57,15 @@ impl PeerApi {
         cache: Cache,
         events: Events,
         heartbeats: Heartbeats,
+        reports: Reports,
         metrics: PeerMetrics,
     ) -> Self {
-        Self { inner: Arc::new(Inner { name, lookup, cache, events, heartbeats, metrics }) }
+        Self { inner: Arc::new(Inner { name, lookup, cache, events, heartbeats, reports, metrics }) }
     }
 
-    /// The fill level of the bound on event streams.
-    pub(crate) fn bound(&self) -> Bound {
-        self.inner.events.bound()
+    /// The fill levels of the bounds on event streams and on messages that are passed on.
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        [self.inner.events.bound(), self.inner.reports.bound()]
     }
 
     /// Answers an edge. `passed`: the edges that the request has passed.
@@ -81,7 +85,8 @@ impl PeerApi {
             Ok(Route::Heartbeats) if *request.method() == Method::POST => {
                 inner.heartbeats.answer(request, |_| true).await.map_err(Problem::from)
             }
-            Ok(Route::Heartbeats) => Err(ApiError::MethodNotAllowed("POST").into()),
+            Ok(Route::Observed) if *request.method() == Method::POST => inner.reports.pass_on(request, peer).await,
+            Ok(Route::Heartbeats | Route::Observed) => Err(ApiError::MethodNotAllowed("POST").into()),
             Ok(_) if !matches!(*request.method(), Method::GET | Method::HEAD) => {
                 Err(ApiError::MethodNotAllowed("GET, HEAD").into())
             }

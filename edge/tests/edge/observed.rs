@@ -18,10 +18,10 @@ use crate::cluster::cluster;
 use crate::site::Site;
 use crate::test_origin::TestOrigin;
 
-const OBSERVED: &str = "/v1/agents/self/observed";
+pub(crate) const OBSERVED: &str = "/v1/agents/self/observed";
 
 /// A message with rows of these services, whose problem has this text.
-fn message(instance: &str, seq: u64, full: bool, services: &[&str], problem: &str) -> String {
+pub(crate) fn message(instance: &str, seq: u64, full: bool, services: &[&str], problem: &str) -> String {
     let digest = TarballDigest::of(b"one");
     let current = json!({
         "digest": digest, "generation": 7, "revision_id": "sha1:c2b3f1d5a7e94c0b8f6e2d1a3b4c5d6e7f8091a2",
@@ -229,7 +229,7 @@ async fn ten_thousand_services_arrive_in_parts_and_memory_is_bounded() {
 }
 
 /// The rows that an origin has of an agent, by the messages that it accepted.
-fn rows_at(origin: &TestOrigin, agent: &str) -> BTreeMap<String, Row> {
+pub(crate) fn rows_at(origin: &TestOrigin, agent: &str) -> BTreeMap<String, Row> {
     let mut rows = BTreeMap::new();
     for stated in origin.observed().into_iter().flat_map(|message| message.agents) {
         if stated.agent.as_str() == agent {

@@ -10,12 +10,14 @@ use weir_protocol::access_list::AccessList;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::event::{Event, EventKind, Lines, RelayedHeartbeat};
 use weir_protocol::freshness::{HeartbeatAnswer, SignedFreshness};
+use weir_protocol::observed::{EDGE_PATH, EdgeObserved};
 
 use crate::client::{Client, Download};
 use crate::cluster::{all, cluster, followed, released};
 use crate::heartbeats;
+use crate::observed::{self, OBSERVED, rows_at};
 use crate::site::{PATIENCE, Site, TARBALL, ZSTD, metric_of};
-use crate::test_origin::Tarball;
+use crate::test_origin::{Tarball, TestOrigin};
 
 const SERVICE: &str = "/v1/services/shop";
 
@@ -438,4 +440,44 @@ async fn agents_behind_an_edge_that_reaches_a_shield_alone_get_statements_of_fre
     assert_eq!(edge.post("/v1/heartbeats", &[], b"{".to_vec()).await.status, 400);
     let loops = [("cdn-loop", "weir;id=edge-1")];
     assert_eq!(edge.post("/v1/heartbeats", &loops, request()).await.status, 508);
+}
+
+#[tokio::test]
+async fn what_agents_of_an_edge_that_reaches_a_shield_alone_run_is_passed_on_to_all_origins() {
+    let (mut site, others) = cluster(1).await;
+    shielding(&mut site.config);
+    all(&site, &others).for_each(TestOrigin::observe);
+    site.start_edge().await;
+    followed(&site, 2).await;
+    let mut config = another(&site, "edge-2", &[]);
+    config.auth.client_ca = Some(site.config.origins[0].ca.clone());
+    config.origins = vec![as_shield(&site, site.edge().address())];
+    let edge = start(config).await;
+    let mut agent = Client::connect_as(Some("agent"), "h2", edge.address(), site.pki()).await;
+    let message = observed::message("a1", 1, true, &["shop-a", "shop-b"], "503");
+    assert_eq!(agent.post(OBSERVED, &[], message).await.status, 204);
+    for origin in all(&site, &others) {
+        site.until("it has the rows", async || rows_at(origin, "cluster-1").len() == 2).await;
+        let (messages, paths) = (origin.observed(), origin.observed_paths());
+        // Its own ones have its name, and all others that of the edge.
+        let as_expected = |(message, path): (&EdgeObserved, &String)| match path.as_str() {
+            EDGE_PATH => message.sender().as_str() == "edge-1" && message.agents.is_empty(),
+            path => path == "/v1/observed/via/edge-1" && message.sender().as_str() == "edge-1~edge-2",
+        };
+        assert!(messages.iter().zip(&paths).all(as_expected), "{messages:?} {paths:?}");
+    }
+    let sent = |result: &str| metric_of(&edge, "weir_edge_observed_messages_total", &[("result", result)]);
+    assert!(sent("accepted") >= 1.0 && sent("error") == 0.0);
+    assert!(site.metric("weir_edge_peer_requests_total", &[("route", "observed"), ("status", "204")]) >= 1.0);
+
+    // Nothing that another edge would say, and nothing that came through a shield.
+    let mut other = site.client_as("edge-client", "h2").await;
+    let of_another = r#"{"edge":"edge-9","instance":"e","seq":1,"connected":0}"#;
+    assert_eq!(other.get(EDGE_PATH, &[]).await.header("allow"), "POST");
+    for (path, message, status) in [(EDGE_PATH, of_another, 403), (EDGE_PATH, "{", 400)] {
+        assert_eq!(other.post(path, &[], message).await.status, status);
+    }
+    let through = other.post("/v1/observed/via/edge-3", &[], of_another.replace("edge-9", "edge-1")).await;
+    assert_eq!(through.status, 405);
+    edge.cut().await;
 }

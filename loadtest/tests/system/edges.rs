@@ -1,4 +1,5 @@
-//! Several edges with one certificate, as pods of Kubernetes have one secret: what an origin knows of each.
+//! Several edges with one certificate, as pods of Kubernetes have one secret, and edges behind shields: what an origin knows of
+//! each.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -85,4 +86,60 @@ async fn two_edges_with_one_certificate_are_told_apart_by_their_names() -> anyho
     let answer = ask(&site, listen, "rows").await.context("the origin answers")?;
     assert_eq!(answer["incomplete"][0]["edge"], "edge-1~node-2", "{answer}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_behind_a_shield_is_known_as_without_it() -> anyhow::Result<()> {
+    let (mut site, listen) = site().await?;
+    let config = fs::read_to_string(site.path("edge.toml"))?;
+    fs::write(site.path("edge.toml"), format!("{config}[peers]\nca = \"ca.pem\"\n"))?;
+    let (mut edge, address) = another(&site, "edge-2", |config| config)?;
+    let agent = fs::read_to_string(site.path("agent.toml"))?;
+    fs::write(site.path("agent.toml"), agent.replace(&site.edge_address.to_string(), &address.to_string()))?;
+    site.origin.start().await?;
+    site.edge.start().await?;
+    edge.start().await?;
+    site.agent.start().await?;
+    // Without times, and without what says that it came through the shield.
+    let answers = async || {
+        let mut all = Vec::new();
+        for (page, entries) in [("rows", "rows"), ("agents", "agents"), ("summary?by=edge", "groups")] {
+            let mut answer = ask(&site, listen, page).await?;
+            for entry in answer[entries].as_array_mut()?.iter_mut().filter_map(Value::as_object_mut) {
+                entry.remove("heard_at");
+                let via = entry.remove("via");
+                all.push(via.unwrap_or_default());
+            }
+            all.push(answer);
+        }
+        Some(all)
+    };
+    let is_whole = |all: &[Value]| all.iter().filter(|it| it.is_object()).all(|it| it["incomplete"] == json!([]));
+    let released =
+        |all: &[Value]| all[1]["rows"][0]["phase"] == "current" && all[1]["rows"][0]["edge"] == "edge-1~edge-2";
+    let is_known = async || answers().await.is_some_and(|all| is_whole(&all) && released(&all));
+    until("the origin knows the agent", is_known).await.with_context(|| site.logs())?;
+    let before = answers().await.context("the origin answers")?;
+    assert_eq!(before[0], Value::Null, "it is no shield's claim");
+
+    // The same edge, with the shield in place of the origin.
+    edge.terminate().await?;
+    let config = fs::read_to_string(site.path("edge_edge-2.toml"))?;
+    let origin = config.split("[[origin]]").nth(1).and_then(|of| of.split('"').nth(1)).context("it has an origin")?;
+    let shield = format!("https://{}", site.edge_address);
+    fs::write(site.path("edge_edge-2.toml"), config.replace(origin, &shield))?;
+    edge.start().await?;
+    let is_through =
+        async || answers().await.is_some_and(|all| is_whole(&all) && all[0] == "edge-1" && all[2] == "edge-1");
+    until("it reports through the shield", is_through).await.with_context(|| site.logs() + &edge.log())?;
+    let mut after = answers().await.context("the origin answers")?;
+    assert_eq!((after[0].take(), after[2].take()), (json!("edge-1"), json!("edge-1")));
+    assert_eq!(after, before);
+    // It goes on with what changes.
+    site.upstream.write("deploy/prod/version", "2")?;
+    site.upstream.commit_and_push("two")?;
+    site.until_released("shop-prod", "version", "2").await?;
+    let generation = |all: &[Value]| all[1]["rows"][0]["current"]["generation"].as_u64();
+    let is_newer = async || answers().await.is_some_and(|all| generation(&all) > generation(&before));
+    until("the origin knows of the update", is_newer).await.with_context(|| site.logs())
 }

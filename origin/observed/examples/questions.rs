@@ -73,7 +73,7 @@ fn main() {
             bytes += message.len();
             let began = Instant::now();
             let parsed = EdgeObserved::parse(message.as_bytes()).unwrap();
-            table.apply(parsed, Now::of_clocks()).unwrap();
+            table.apply(parsed, None, Now::of_clocks()).unwrap();
             applying += began.elapsed();
         }
     }

@@ -11,6 +11,7 @@ use weir_protocol::observed::{AgentRows, Instance, MAX_AGENT_ROWS, Proved, Row};
 use crate::compact::{CompactRow, Pools};
 use crate::delivered::{self, Delivered, Times};
 use crate::edge::Edge;
+use crate::reporter::Reporter;
 
 /// By how much the order is uncertain in which instances were heard, because edges send whole seconds.
 const INSTANCE_MARGIN: Duration = Duration::from_secs(1);
@@ -56,7 +57,7 @@ pub(crate) struct Agent {
 /// What an edge states of an agent.
 #[derive(Debug)]
 pub(crate) struct Statement {
-    pub(crate) edge: EdgeName,
+    pub(crate) reporter: Reporter,
     /// The [`Edge::epoch`] in which the edge stated it last.
     pub(crate) epoch: u64,
     pub(crate) instance: Instance,
@@ -104,7 +105,7 @@ impl Agent {
     ) -> Choice {
         let whole = if new.full { Choice::Accept } else { Choice::Resync };
         let Some(current) = &self.statement else { return whole };
-        let (is_same_edge, is_same_instance) = (current.edge == *edge, current.instance == new.instance);
+        let (is_same_edge, is_same_instance) = (current.reporter.edge == *edge, current.instance == new.instance);
         match (is_same_edge, is_same_instance) {
             (true, true) if new.seq < current.seq => Choice::Ignore,
             (true, true) => Choice::Accept,

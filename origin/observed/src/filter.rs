@@ -91,7 +91,7 @@ impl AgentFilter {
         let statement = of.agent.statement.as_ref();
         self.agent.as_ref().is_none_or(|glob| glob.matches(of.name.as_str()))
             && self.state.is_none_or(|state| state == of.state)
-            && self.edge.as_ref().is_none_or(|glob| statement.is_some_and(|it| glob.matches(it.edge.as_str())))
+            && self.edge.as_ref().is_none_or(|glob| statement.is_some_and(|it| glob.matches(it.reporter.edge.as_str())))
             && self.labels.iter().all(|(key, value)| {
                 statement.is_some_and(|it| it.labels.iter().any(|label| label == (key.as_str(), value.as_str())))
             })

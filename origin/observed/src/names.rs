@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_protocol::name::{EdgeName, NodeName};
+use weir_protocol::name::NodeName;
+
+use crate::reporter::Reporter;
 
 /// When a name was last heard, or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -20,7 +22,7 @@ pub struct LastSeen {
 #[serde(from = "Stored", into = "Stored")]
 pub struct Names {
     /// Edges.
-    pub edges: BTreeMap<EdgeName, LastSeen>,
+    pub edges: BTreeMap<Reporter, LastSeen>,
     /// Agents.
     pub agents: BTreeMap<NodeName, LastSeen>,
 }
@@ -28,9 +30,9 @@ pub struct Names {
 /// The names as they are stored: an origin of the release before reads `edges`, and knows only names that are identities.
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    edges: BTreeMap<EdgeName, LastSeen>,
+    edges: BTreeMap<Reporter, LastSeen>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    named_edges: BTreeMap<EdgeName, LastSeen>,
+    named_edges: BTreeMap<Reporter, LastSeen>,
     agents: BTreeMap<NodeName, LastSeen>,
 }
 
@@ -43,7 +45,8 @@ impl From<Stored> for Names {
 
 impl From<Names> for Stored {
     fn from(Names { edges, agents }: Names) -> Self {
-        let (edges, named_edges) = edges.into_iter().partition(|(name, _)| name.as_str().parse::<NodeName>().is_ok());
+        let (edges, named_edges) =
+            edges.into_iter().partition(|(name, _)| name.to_string().parse::<NodeName>().is_ok());
         Self { edges, named_edges, agents }
     }
 }
@@ -99,12 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn edges_with_a_name_of_their_own_are_stored_where_an_origin_of_the_release_before_does_not_look() {
+    fn edges_that_are_no_identity_are_stored_where_an_origin_of_the_release_before_does_not_look() {
         let seen = LastSeen { at: 5, deleted: false };
-        let edges = ["pool", "pool~node-1"].map(|name| (name.parse().unwrap(), seen));
+        let edges = ["pool", "pool~node-1", "pool@shield~a"].map(|name| (name.parse().unwrap(), seen));
         let names = Names { edges: edges.into(), ..Names::default() };
         let json = serde_json::to_string(&names).unwrap();
-        assert_eq!(json, r#"{"edges":{"pool":{"at":5}},"named_edges":{"pool~node-1":{"at":5}},"agents":{}}"#);
+        assert_eq!(
+            json,
+            r#"{"edges":{"pool":{"at":5}},"named_edges":{"pool@shield~a":{"at":5},"pool~node-1":{"at":5}},"agents":{}}"#
+        );
         assert_eq!(serde_json::from_str::<Names>(&json).unwrap(), names);
     }
 

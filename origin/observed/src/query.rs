@@ -17,6 +17,7 @@ use crate::compact::CompactRow;
 use crate::edge::Edge;
 use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
 use crate::refused::Refusal;
+use crate::reporter::Reporter;
 use crate::table::{Now, Table};
 
 /// By how much a name of the record may have been heard later than its time says: it is written every ten minutes.
@@ -64,6 +65,9 @@ impl<T: Serialize> Answer<T> {
 pub struct Incomplete {
     /// Its name.
     pub edge: EdgeName,
+    /// The shield through which it reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<EdgeName>,
     /// Since when.
     #[serde(with = "rfc3339")]
     pub since: SystemTime,
@@ -76,6 +80,9 @@ pub struct RowView {
     pub agent: NodeName,
     /// The edge that states it.
     pub edge: Option<EdgeName>,
+    /// The shield through which it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<EdgeName>,
     /// Whether the agent is there.
     pub state: State,
     /// When an edge last heard it.
@@ -97,6 +104,9 @@ pub struct AgentView {
     pub state: State,
     /// The edge that states it.
     pub edge: Option<EdgeName>,
+    /// The shield through which it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<EdgeName>,
     /// Its asserted labels.
     pub labels: Labels,
     /// By what it proved its name.
@@ -128,31 +138,38 @@ impl Table {
             let is_young = now.monotonic.saturating_duration_since(*began) < AGENT_SILENT_AFTER;
             is_young.then_some((name, (*began, *first)))
         });
-        let young: BTreeMap<&EdgeName, (Instant, u64)> = young.collect();
+        let young: BTreeMap<&Reporter, (Instant, u64)> = young.collect();
         let is_draining = self.edges.values().any(|edge| edge.draining);
         let (mut awaiting, mut staying, mut last_heard) = (BTreeSet::new(), BTreeSet::new(), None);
         for agent in self.agents.values().filter(|_| is_draining || !young.is_empty()) {
             match &agent.statement {
                 // Any edge may have had it.
                 None => last_heard = last_heard.max(Some(agent.heard)),
-                Some(it) if !it.unheard && young.get(&it.edge).is_some_and(|(_, first)| it.epoch < *first) => {
-                    awaiting.insert(&it.edge);
+                Some(it) if !it.unheard && young.get(&it.reporter).is_some_and(|(_, first)| it.epoch < *first) => {
+                    awaiting.insert(&it.reporter);
                 }
-                Some(it) if is_draining && self.is_live(agent, now) => _ = staying.insert(&it.edge),
+                Some(it) if is_draining && self.is_live(agent, now) => _ = staying.insert(&it.reporter.edge),
                 Some(_) => {}
             }
         }
-        let awaits_since = |name: &EdgeName| {
+        let awaits_since = |name: &Reporter| {
             let (began, _) = young.get(name)?;
             let may_come = last_heard.is_some_and(|heard| began.saturating_duration_since(heard) < NAMES_ARE_OLD);
             (may_come || awaiting.contains(name)).then_some(*began)
         };
-        let since = |(name, edge): (&EdgeName, &Edge)| {
-            let since =
-                edge.incomplete_since(now.monotonic, || staying.contains(name)).or_else(|| awaits_since(name))?;
-            Some(Incomplete { edge: name.clone(), since: now.wall_of(since) })
+        let since = |(name, edge): (&Reporter, &Edge)| {
+            let has_agents = || staying.contains(&name.edge);
+            edge.incomplete_since(now.monotonic, has_agents).or_else(|| awaits_since(name))
         };
-        self.edges.iter().filter_map(since).collect()
+        let all: Vec<_> = self.edges.iter().map(|(name, edge)| (name, since((name, edge)))).collect();
+        // One shield is enough.
+        let whole: BTreeSet<_> = all.iter().filter(|(_, since)| since.is_none()).map(|(name, _)| &name.edge).collect();
+        let incomplete = all.iter().filter(|(name, _)| name.via.is_none() || !whole.contains(&name.edge));
+        let shown = |(name, since): &(&Reporter, Option<Instant>)| {
+            let (edge, via) = (name.edge.clone(), name.via.clone());
+            Some(Incomplete { edge, via, since: now.wall_of((*since)?) })
+        };
+        incomplete.filter_map(shown).collect()
     }
 
     /// All agents with the labels that their tokens or certificates assert. `None`: only the name is known.
@@ -224,7 +241,8 @@ impl Table {
         let statement = of.agent.statement.as_ref();
         RowView {
             agent: of.name.clone(),
-            edge: statement.map(|it| it.edge.clone()),
+            edge: statement.map(|it| it.reporter.edge.clone()),
+            via: statement.and_then(|it| it.reporter.via.clone()),
             state: of.state,
             heard_at: now.wall_of(of.heard),
             labels: statement.map(|it| it.labels.clone()).unwrap_or_default(),
@@ -254,7 +272,8 @@ impl Table {
         Some(AgentView {
             agent: name.clone(),
             state: of.state,
-            edge: statement.map(|it| it.edge.clone()),
+            edge: statement.map(|it| it.reporter.edge.clone()),
+            via: statement.and_then(|it| it.reporter.via.clone()),
             labels: statement.map(|it| it.labels.clone()).unwrap_or_default(),
             proved: statement.and_then(|it| it.proved).filter(|_| of.state != State::Refused),
             version: statement.map(|it| it.version.clone()),
@@ -272,7 +291,8 @@ fn refused_view(refusal: &Refusal, now: Now) -> AgentView {
     AgentView {
         agent: refusal.claim.name.clone(),
         state: State::Refused,
-        edge: Some(refusal.edge.clone()),
+        edge: Some(refusal.reporter.edge.clone()),
+        via: refusal.reporter.via.clone(),
         labels: Labels::default(),
         proved: None,
         version: None,
@@ -287,7 +307,7 @@ fn refused_view(refusal: &Refusal, now: Now) -> AgentView {
 
 fn matches_refused(filter: &AgentFilter, refusal: &Refusal) -> bool {
     filter.agent.as_ref().is_none_or(|glob| glob.matches(refusal.claim.name.as_str()))
-        && filter.edge.as_ref().is_none_or(|glob| glob.matches(refusal.edge.as_str()))
+        && filter.edge.as_ref().is_none_or(|glob| glob.matches(refusal.reporter.edge.as_str()))
         && filter.state.is_none_or(|state| state == State::Refused)
         && filter.labels.is_empty()
 }

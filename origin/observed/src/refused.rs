@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use weir_protocol::name::{EdgeName, NodeName};
+use weir_protocol::name::NodeName;
 use weir_protocol::observed::RefusedName;
 
 use crate::bounds::MAX_REFUSED_NAMES;
+use crate::reporter::Reporter;
 
 /// The last refusal of each name.
 #[derive(Debug, Default)]
@@ -16,16 +17,16 @@ pub(crate) struct Refusals(BTreeMap<NodeName, Refusal>);
 #[derive(Debug)]
 pub(crate) struct Refusal {
     /// The edge that reported it.
-    pub(crate) edge: EdgeName,
+    pub(crate) reporter: Reporter,
     pub(crate) at: Instant,
     pub(crate) claim: RefusedName,
 }
 
 impl Refusals {
     /// Takes in what an edge reports. Beyond the bound the names heard first are dropped.
-    pub(crate) fn accept(&mut self, edge: &EdgeName, claims: Vec<RefusedName>, at: Instant) {
+    pub(crate) fn accept(&mut self, reporter: &Reporter, claims: Vec<RefusedName>, at: Instant) {
         for claim in claims {
-            self.0.insert(claim.name.clone(), Refusal { edge: edge.clone(), at, claim });
+            self.0.insert(claim.name.clone(), Refusal { reporter: reporter.clone(), at, claim });
         }
         let excess = self.0.len().saturating_sub(MAX_REFUSED_NAMES);
         if excess > 0 {

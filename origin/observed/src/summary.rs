@@ -154,7 +154,7 @@ impl Table {
             By::Revision => self.pools.releases.get(row.current).revision_id.as_ref().map(|id| id.as_str()),
             By::Phase => Some(word(&PHASES, &row.phase)),
             By::Problem => row.problem.as_ref().map(|problem| word(&PROBLEMS, &problem.kind)),
-            By::Edge => statement.map(|it| it.edge.as_str()),
+            By::Edge => statement.map(|it| it.reporter.edge.as_str()),
             By::Label(key) => statement.and_then(|it| it.labels.iter().find(|(k, _)| k == key)).map(|(_, value)| value),
         }
     }

@@ -14,6 +14,7 @@ use crate::delivered::{Delivered, Times};
 use crate::edge::{EDGE_FORGOTTEN_AFTER, Edge, Rejected};
 use crate::names::{LastSeen, Names};
 use crate::refused::Refusals;
+use crate::reporter::Reporter;
 
 /// After this time without news an agent is forgotten.
 pub const AGENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -78,7 +79,7 @@ enum Left {
 #[derive(Debug)]
 pub struct Table {
     pub(crate) agents: BTreeMap<NodeName, Agent>,
-    pub(crate) edges: BTreeMap<EdgeName, Edge>,
+    pub(crate) edges: BTreeMap<Reporter, Edge>,
     pub(crate) pools: Pools,
     pub(crate) refused: Refusals,
     bounds: Bounds,
@@ -125,12 +126,12 @@ impl Table {
         self.edges.iter().any(|(name, edge)| stored.edges.get(name).is_none_or(|it| it.deleted != has_left(edge)))
     }
 
-    /// Takes in a message of an edge. What was silent longest gives way to agents that the edge has heard.
+    /// Takes in a message of an edge, and the name of the shield through which it came. What was silent longest gives way to agents that the edge has heard.
     ///
     /// # Errors
     /// The edge has to send everything again, has the name of another one, or is one too many.
-    pub fn apply(&mut self, mut message: EdgeObserved, now: Now) -> Result<Taken, Rejected> {
-        let (name, at) = (message.sender(), now.monotonic);
+    pub fn apply(&mut self, mut message: EdgeObserved, via: Option<EdgeName>, now: Now) -> Result<Taken, Rejected> {
+        let (name, at) = (Reporter { edge: message.sender(), via }, now.monotonic);
         if !self.edges.contains_key(&name) && self.edges.len() >= MAX_EDGES {
             return Err(Rejected::Edges);
         }
@@ -159,6 +160,7 @@ impl Table {
         for agent in &unheard {
             self.set_unheard(&name, agent, now);
         }
+        self.note_through_others(&name, &message, at);
         if let Some(edge) = self.edges.get_mut(&name) {
             if let Some(bound) = bound {
                 edge.leave_out(at, bound);
@@ -172,8 +174,19 @@ impl Table {
         Ok(bound.map_or(Taken::Whole, Taken::Part))
     }
 
+    /// What a run of an edge reports through one shield says that it lives also where it reported through others.
+    fn note_through_others(&mut self, name: &Reporter, message: &EdgeObserved, at: Instant) {
+        let of_edge = self.edges.range_mut(Reporter { edge: name.edge.clone(), via: None }..);
+        for (other, edge) in of_edge.take_while(|(other, _)| other.edge == name.edge) {
+            let is_same_run = edge.run.as_ref().is_some_and(|(instance, ..)| *instance == message.instance);
+            if other != name && name.speaks_for(other) && is_same_run {
+                (edge.heard, edge.draining) = (at, message.draining);
+            }
+        }
+    }
+
     /// Forgets the agents that were silent longest, as far as live ones of a message need their room.
-    fn make_room(&mut self, edge: &EdgeName, message: &[AgentRows], unheard: &BTreeSet<NodeName>, now: Now) {
+    fn make_room(&mut self, edge: &Reporter, message: &[AgentRows], unheard: &BTreeSet<NodeName>, now: Now) {
         let (mut agents, mut rows) = (0, 0);
         let is_live = |agent: &&AgentRows| agent.full && !unheard.contains(&agent.agent);
         for agent in message.iter().filter(is_live) {
@@ -190,8 +203,9 @@ impl Table {
             return;
         }
         // What the edge itself states in full can be taken in again.
-        let is_of_it =
-            |name| self.agents.get(name).and_then(|it| it.statement.as_ref()).is_some_and(|it| it.edge == *edge);
+        let is_of_it = |name| {
+            self.agents.get(name).and_then(|it| it.statement.as_ref()).is_some_and(|it| it.reporter.edge == edge.edge)
+        };
         let named = message.iter().filter(|it| !it.full || !unheard.contains(&it.agent) || !is_of_it(&it.agent));
         let named: BTreeSet<&NodeName> = named.map(|agent| &agent.agent).collect();
         let silent = self.agents.iter().map(|(name, agent)| (self.heard_at(agent), name));
@@ -211,7 +225,7 @@ impl Table {
 
     fn apply_agent(
         &mut self,
-        (edge, epoch): (&EdgeName, u64),
+        (reporter, epoch): (&Reporter, u64),
         new: AgentRows,
         unheard: bool,
         now: Now,
@@ -223,14 +237,14 @@ impl Table {
         let before = known.filter(|_| new.full).map(|agent| now.wall_of(agent.heard));
         if is_new {
             if !new.full {
-                let left_out = self.edges.get(edge).and_then(Edge::left_out);
+                let left_out = self.edges.get(reporter).and_then(Edge::left_out);
                 return Err(left_out.map_or(Left::Resync, Left::Bound));
             }
             self.room_for_agent()?;
         }
         let (room, of_all) = self.room_for_rows();
         let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Agent::new(heard));
-        match agent.choose(edge, (&new, unheard), (heard, is_live), now.monotonic) {
+        match agent.choose(&reporter.edge, (&new, unheard), (heard, is_live), now.monotonic) {
             Choice::Accept => {}
             Choice::Ignore => return Ok(()),
             Choice::Resync => return Err(Left::Resync),
@@ -239,9 +253,9 @@ impl Table {
             (self.rows, self.bytes) = (self.rows - agent.rows.len(), self.bytes - agent.bytes());
         }
         let AgentRows { proved, labels, token_labels, instance, seq, version, full, rows, removed, .. } = new;
-        let edge = edge.clone();
+        let reporter = reporter.clone();
         let statement =
-            Statement { edge, epoch, instance, seq, unheard, listed: None, proved, labels, token_labels, version };
+            Statement { reporter, epoch, instance, seq, unheard, listed: None, proved, labels, token_labels, version };
         agent.accept(statement, heard);
         let times = Times { before, now: now.wall };
         let (left_out, delivered) = agent.accept_rows(&mut self.pools, (rows, removed), full, (room, times));
@@ -266,9 +280,10 @@ impl Table {
         if of_bytes < rows { (of_bytes, "bytes") } else { (rows, "rows") }
     }
 
-    fn set_unheard(&mut self, edge: &EdgeName, agent: &NodeName, now: Now) {
+    fn set_unheard(&mut self, reporter: &Reporter, agent: &NodeName, now: Now) {
         let Some(agent) = self.agents.get_mut(agent) else { return };
-        if let Some(statement) = agent.statement.as_mut().filter(|it| it.edge == *edge && !it.unheard) {
+        if let Some(statement) = agent.statement.as_mut().filter(|it| reporter.speaks_for(&it.reporter) && !it.unheard)
+        {
             (statement.unheard, statement.listed) = (true, Some(now.ago(AGENT_SILENT_AFTER)));
         }
     }
@@ -288,7 +303,7 @@ impl Table {
     }
 
     /// Removes edges from the list, in one pass over all agents. Their agents stay, as silent ones.
-    fn delete_edges(&mut self, edges: &BTreeSet<EdgeName>) {
+    fn delete_edges(&mut self, edges: &BTreeSet<Reporter>) {
         if !edges.is_empty() {
             self.note_heard(edges, true);
             self.edges.retain(|name, _| !edges.contains(name));
@@ -296,10 +311,10 @@ impl Table {
     }
 
     /// Notes when edges heard their agents: they begin again to list them, or are gone.
-    fn note_heard(&mut self, edges: &BTreeSet<EdgeName>, are_gone: bool) {
+    fn note_heard(&mut self, edges: &BTreeSet<Reporter>, are_gone: bool) {
         for agent in self.agents.values_mut() {
-            let Some(of) = agent.statement.as_ref().filter(|it| edges.contains(&it.edge)) else { continue };
-            let heard = agent.heard_at(self.edges.get(&of.edge));
+            let Some(of) = agent.statement.as_ref().filter(|it| edges.contains(&it.reporter)) else { continue };
+            let heard = agent.heard_at(self.edges.get(&of.reporter));
             if let Some(statement) = &mut agent.statement {
                 statement.listed = if statement.unheard { statement.listed } else { Some(heard) };
                 statement.unheard |= are_gone;
@@ -317,7 +332,7 @@ impl Table {
 
     /// When an edge last heard an agent.
     pub(crate) fn heard_at(&self, agent: &Agent) -> Instant {
-        agent.heard_at(agent.statement.as_ref().and_then(|statement| self.edges.get(&statement.edge)))
+        agent.heard_at(agent.statement.as_ref().and_then(|statement| self.edges.get(&statement.reporter)))
     }
 
     /// Whether an edge has heard an agent a short time ago.
@@ -337,7 +352,7 @@ impl Table {
 
     /// Adds names of a record, and removes the deleted ones: what was heard before the start, or by other origins.
     pub fn learn(&mut self, names: &Names, now: Now) {
-        let is_gone = |(name, seen): &(&EdgeName, &LastSeen)| {
+        let is_gone = |(name, seen): &(&Reporter, &LastSeen)| {
             let known = self.edges.get(*name);
             seen.deleted && known.is_some_and(|edge| seen.at >= now.minutes_of(edge.heard))
         };

@@ -108,8 +108,9 @@ impl EdgeApi {
         if route == Ok(Route::Heartbeats) {
             return self.heartbeats(request).await.unwrap_or_else(Problem::into_response);
         }
-        if route == Ok(Route::Observed) {
-            return self.observed(request, peer).await.unwrap_or_else(Problem::into_response);
+        if let Ok(Route::Observed | Route::ObservedVia(_)) = &route {
+            let shield = if let Ok(Route::ObservedVia(shield)) = route { Some(shield) } else { None };
+            return self.observed(request, peer, shield).await.unwrap_or_else(Problem::into_response);
         }
         let request = &request;
         match route {

@@ -339,7 +339,7 @@ mod tests {
             "agents": agents });
         let mut table = Table::new(Bounds { agents: 5_000, rows: 10, bytes: 1 << 30 });
         let now = Now::of_clocks();
-        table.apply(EdgeObserved::parse(message.to_string().as_bytes()).unwrap(), now).unwrap();
+        table.apply(EdgeObserved::parse(message.to_string().as_bytes()).unwrap(), None, now).unwrap();
         Observed::of(&table, now)
     }
 

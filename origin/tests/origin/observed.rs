@@ -205,6 +205,35 @@ async fn edges_with_one_certificate_report_by_their_names() {
     node.stop().await;
 }
 
+#[tokio::test]
+async fn what_a_shield_reports_of_an_edge_is_its_claim_and_shown_with_its_name() {
+    let home = Home::new();
+    let (node, operator) = operated(&home).await;
+    let shield = Operator::as_edge(&home, &node);
+    let of_edge = |seq| {
+        let mut message = message(seq);
+        message["edge"] = json!("edge-7");
+        message
+    };
+    let path = "/v1/observed/via/node-1";
+    assert_eq!(report(&shield, of_edge(1)).await.status, 403, "it says so itself");
+    let reply = shield.send(Method::POST, path, &[], Some(of_edge(2))).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (409, "resync"));
+    let agents = ask(&operator, "/v1/fleet/agents").await;
+    let missing = &agents["incomplete"][0];
+    assert_eq!((&missing["edge"], &missing["via"]), (&json!("edge-7"), &json!("edge-1~node-1")));
+    assert_eq!(shield.send(Method::POST, path, &[], Some(of_edge(1))).await.status, 204);
+    let rows = ask(&operator, "/v1/fleet/rows?edge=edge-7").await;
+    assert_eq!((&rows["total"], &rows["incomplete"]), (&json!(4), &json!([])));
+    assert_eq!((&rows["rows"][0]["edge"], &rows["rows"][0]["via"]), (&json!("edge-7"), &json!("edge-1~node-1")));
+    let agents = ask(&operator, "/v1/fleet/agents").await;
+    assert_eq!(agents["agents"][2]["via"], "edge-1~node-1", "{agents}");
+    assert_eq!(shield.get(path).await.allow, "POST");
+    assert_eq!(operator.delete("/v1/edges/edge-7").await.status, 204);
+    assert_eq!(ask(&operator, "/v1/fleet/agents").await["incomplete"], json!([]));
+    node.stop().await;
+}
+
 /// Who lacks a revision of `shop-prod`, and of how many agents that is not known.
 async fn who_lacks(operator: &Operator, revision: &str) -> (Vec<String>, u64) {
     let rows = ask(operator, &format!("/v1/fleet/rows?service=shop-prod&lacks={revision}")).await;

@@ -1,7 +1,7 @@
 //! The paths of the data plane, which edges serve to agents and origins to edges.
 
 use crate::digest::{DigestError, ObjectDigest, TarballDigest};
-use crate::name::{NameError, RepositoryName, ServiceName};
+use crate::name::{NameError, NodeName, RepositoryName, ServiceName};
 
 /// Why a path is not one of a table of [`routes`](crate::routes).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +106,8 @@ routes! {
         Heartbeats = ["heartbeats"] "heartbeats",
         /// What the agents of an edge run.
         Observed = ["observed"] "observed",
+        /// The same of an edge behind this shield, by its name.
+        ObservedVia(shield: NodeName) = ["observed" / "via" / shield] "observed",
         /// The batch poll.
         AgentServices = ["agents" / "self" / "services"] "agent_services",
         /// The agent's event stream.
@@ -131,6 +133,7 @@ impl Route {
             | Route::Members
             | Route::Heartbeats
             | Route::Observed
+            | Route::ObservedVia(_)
             | Route::AgentServices
             | Route::AgentEvents
             | Route::AgentObserved
@@ -158,6 +161,8 @@ mod tests {
             Route::Events,
             Route::Members,
             Route::Heartbeats,
+            Route::Observed,
+            Route::ObservedVia("shield-1".parse().unwrap()),
             Route::AgentServices,
             Route::AgentEvents,
             Route::AgentObserved,

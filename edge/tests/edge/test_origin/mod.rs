@@ -74,6 +74,8 @@ struct State {
     members: Option<Members>,
     /// What the edge says that agents run, as far as it was accepted. None: it is older.
     observed: Option<Vec<EdgeObserved>>,
+    /// The paths of these messages.
+    observed_paths: Vec<String>,
     /// The answers to the next of these messages; then `204`.
     observed_answers: VecDeque<u16>,
     /// None: there is no event stream.
@@ -172,6 +174,11 @@ impl TestOrigin {
         self.api.state.lock().unwrap().observed.clone().unwrap_or_default()
     }
 
+    /// The paths of these messages.
+    pub(crate) fn observed_paths(&self) -> Vec<String> {
+        self.api.state.lock().unwrap().observed_paths.clone()
+    }
+
     /// The next of these messages gets this answer.
     pub(crate) fn answer_observed(&self, status: u16) {
         self.api.state.lock().unwrap().observed_answers.push_back(status);
@@ -268,11 +275,13 @@ impl TestOrigin {
 
 impl Api {
     async fn observe(&self, request: Request<RequestBody>) -> Response<Body> {
+        let path = request.uri().path().to_owned();
         let body = request.into_body().read(MAX_MESSAGE_BYTES).await.unwrap();
         let mut state = self.state.lock().unwrap();
         let code = state.observed_answers.pop_front().unwrap_or(204);
         if code == 204 {
             state.observed.iter_mut().for_each(|observed| observed.push(EdgeObserved::parse(&body).unwrap()));
+            state.observed_paths.push(path);
         }
         if code == 429 {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, NAME_TWICE, "Another edge has this name", "");
@@ -297,7 +306,7 @@ impl Handler for Api {
         {
             return Response::new(Body::from(members.to_json()));
         }
-        if request.uri().path() == EDGE_PATH && self.state.lock().unwrap().observed.is_some() {
+        if request.uri().path().starts_with(EDGE_PATH) && self.state.lock().unwrap().observed.is_some() {
             return self.observe(request).await;
         }
         let Ok(route) = Route::parse(request.uri().path()) else { return Problem::no_such_path().into_response() };

@@ -58,7 +58,13 @@ fn message(edge: &str, seq: u64, agents: &[Value]) -> Value {
 
 impl World {
     fn send(&mut self, message: &Value) -> Result<Taken, Rejected> {
-        self.table.apply(EdgeObserved::parse(message.to_string().as_bytes()).unwrap(), self.now)
+        self.send_via(None, message)
+    }
+
+    /// Through a shield.
+    fn send_via(&mut self, shield: Option<&str>, message: &Value) -> Result<Taken, Rejected> {
+        let via = shield.map(|shield| shield.parse().unwrap());
+        self.table.apply(EdgeObserved::parse(message.to_string().as_bytes()).unwrap(), via, self.now)
     }
 
     fn pass(&mut self, seconds: u64) {

@@ -132,6 +132,18 @@ impl EdgeObserved {
         Ok(read)
     }
 
+    /// The identity of the edge that a message names, of which nothing else is read.
+    ///
+    /// # Errors
+    /// It is malformed, or exceeds a bound.
+    pub fn identity_in(json: &[u8]) -> Result<NodeName, ObservedError> {
+        #[derive(Deserialize)]
+        struct Sender {
+            edge: NodeName,
+        }
+        Ok(parse::<Sender>(json)?.edge)
+    }
+
     /// The edge, as answers name it.
     pub fn sender(&self) -> EdgeName {
         EdgeName::of(&self.edge, self.name.as_ref())
@@ -155,6 +167,8 @@ mod tests {
         let last = EdgeObserved::parse(last.as_bytes()).unwrap();
         assert_eq!((read.sender().as_str(), last.sender().as_str(), last.draining), ("edge-1", "edge-1~node-7", true));
         assert_eq!(serde_json::to_string(&EdgeObserved::parse(named.as_bytes()).unwrap()).unwrap() + "\n", named);
+        assert_eq!(EdgeObserved::identity_in(named.as_bytes()).unwrap(), read.edge);
+        assert!(EdgeObserved::identity_in(b"{}").is_err());
         let long = GOLDEN.replace("expired", &"e".repeat(257));
         let error = EdgeObserved::parse(long.as_bytes()).unwrap_err().to_string();
         assert_eq!(error, "`reason` has more than 256 bytes");

@@ -16,6 +16,10 @@ fn edge_of(world: &World, agent: usize) -> String {
     world.agents()[agent].edge.as_ref().unwrap().to_string()
 }
 
+fn is_deleted(names: &Names, edge: &str) -> bool {
+    names.edges[&edge.parse().unwrap()].deleted
+}
+
 #[test]
 fn edges_with_one_identity_are_several_with_agents_of_their_own() {
     let mut world = world();
@@ -112,9 +116,9 @@ fn an_edge_that_said_that_it_stops_is_missed_only_while_its_agents_may_be_somewh
 
     // The record forgets it, so that no origin waits for it after a restart.
     let names = world.table.names(world.now);
-    let stored = |world: &World, names: &Names| world.table.has_news_of_edges(names, world.now);
-    assert!(names.edges["pool~one"].deleted && !names.edges["pool~two"].deleted && !stored(&world, &names));
-    assert!(stored(&world, &Names::default()));
+    let has_news = |names: &Names| world.table.has_news_of_edges(names, world.now);
+    assert_eq!(["pool~one", "pool~two"].map(|name| is_deleted(&names, name)), [true, false]);
+    assert_eq!([&names, &Names::default()].map(has_news), [false, true]);
     let mut other = World { table: Table::new(Bounds::default()), now: world.now };
     other.table.learn(&names, other.now);
     assert_eq!(other.rows().1, ["pool~two"]);
@@ -122,7 +126,7 @@ fn an_edge_that_said_that_it_stops_is_missed_only_while_its_agents_may_be_somewh
     assert_eq!((world.table.edges(), world.states().len()), (1, 2));
     // It is started again, as the pod that takes its place.
     world.send(&of("one", "again", 1, &[agent("b", "i", 2, &[])])).unwrap();
-    assert!(world.rows().1.is_empty() && !world.table.names(world.now).edges["pool~one"].deleted);
+    assert!(world.rows().1.is_empty() && !is_deleted(&world.table.names(world.now), "pool~one"));
 }
 
 #[test]
@@ -135,4 +139,70 @@ fn a_pod_that_takes_the_place_of_a_draining_one_is_no_second_edge() {
     assert_eq!(world.table.gauges(world.now, |_| true).duplicated_edges, 0);
     world.pass(31);
     assert_eq!(world.rows().1, ["pool~one"], "it no longer counts as draining");
+}
+
+/// A message of `edge` through each of these shields.
+fn through(world: &mut World, shields: &[&str], seq: u64, agents: &[Value]) {
+    for shield in shields {
+        assert_eq!(world.send_via(Some(shield), &message("edge", seq, agents)), Ok(Taken::Whole), "{shield} {seq}");
+    }
+}
+
+#[test]
+fn an_edge_behind_several_shields_sends_nothing_twice_and_one_of_them_is_enough() {
+    let mut world = world();
+    let of = |seq, generation| agent("a", "i", seq, &[row("x", generation, None)]);
+    let both = ["s1", "s2"];
+    through(&mut world, &both, 1, &[of(1, 1)]);
+    // What changes comes first through the one or the other.
+    for seq in 2..10 {
+        world.pass(9);
+        let order = if seq % 2 == 0 { ["s2", "s1"] } else { both };
+        through(&mut world, &order, seq, &[with(of(seq, seq), json!({"full": false}))]);
+    }
+    assert_eq!(world.rows(), (vec!["a/x@9".to_owned()], vec![]));
+    let shown = world.agents().remove(0);
+    assert_eq!((shown.edge.unwrap().as_str(), shown.via.unwrap().as_str()), ("edge", "s2"));
+    // The one that said it last is gone.
+    for seq in 10..25 {
+        world.pass(9);
+        through(&mut world, &["s1"], seq, &[]);
+    }
+    assert_eq!((world.states()[0].1, world.rows().1.len()), (State::Live, 0));
+    through(&mut world, &["s1"], 25, &[]);
+    world.send_via(Some("s1"), &with(message("edge", 26, &[]), json!({"unheard": ["a"]}))).unwrap();
+    assert_eq!(world.states()[0].1, State::Silent);
+    // The edge is started again, behind the first alone.
+    world.pass(9);
+    world.send_via(Some("s1"), &with(message("edge", 1, &[of(30, 9)]), json!({"instance": "f"}))).unwrap();
+    world.pass(25);
+    world.send_via(Some("s1"), &with(message("edge", 2, &[]), json!({"instance": "f"}))).unwrap();
+    assert_eq!((world.states()[0].1, world.rows().1.len()), (State::Live, 0));
+    world.pass(31);
+    assert_eq!(world.rows().1, ["edge", "edge"]);
+}
+
+#[test]
+fn what_a_shield_claims_does_not_speak_for_what_an_edge_says_itself() {
+    let mut world = world();
+    world.send(&message("edge", 1, &[agent("a", "i", 1, &[])])).unwrap();
+    world.send_via(Some("s1"), &message("edge", 1, &[agent("b", "i", 1, &[])])).unwrap();
+    // It does not hear the agent of the other one, and goes on in its name.
+    for seq in 2..6 {
+        world.pass(9);
+        let claim = with(message("edge", seq, &[]), json!({"unheard": ["a"]}));
+        world.send_via(Some("s1"), &claim).unwrap();
+    }
+    assert_eq!((world.states()[0].1, world.rows().1), (State::Live, vec!["edge".to_owned()]), "it is silent itself");
+    let missing = world.table.incomplete(world.now).remove(0);
+    assert_eq!(missing.via, None);
+    world.send(&message("edge", 2, &[])).unwrap();
+    assert!(world.rows().1.is_empty(), "each has its own numbers");
+    // All of it outlives a restart.
+    let (names, mut after) =
+        (world.table.names(world.now), World { table: Table::new(Bounds::default()), now: world.now });
+    after.table.learn(&names, after.now);
+    assert_eq!(after.rows().1, ["edge", "edge"]);
+    after.send_via(Some("s1"), &message("edge", 1, &[agent("b", "i", 1, &[])])).unwrap();
+    assert_eq!(after.table.incomplete(after.now)[0].via, None);
 }
