@@ -2,6 +2,7 @@
 //! origin, which answers for all. Nothing here knows how that is done.
 
 mod apply;
+mod cluster;
 mod connection;
 mod contexts;
 mod deliver;
@@ -80,6 +81,14 @@ pub enum ClientCommand {
 
     /// Delete an object
     Delete(apply::DeleteArguments),
+
+    /// Add a cluster to a hub
+    #[command(after_long_help = cluster::EXAMPLES)]
+    Cluster {
+        /// What to do.
+        #[command(subcommand)]
+        command: cluster::ClusterCommand,
+    },
 }
 
 /// Runs a command. Its exit status: 0 done, 1 refused or failed, 2 wrong usage or, of `wait`, out of time.
@@ -105,6 +114,7 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
             ClientCommand::Refresh(arguments) => deliver::refresh(&arguments).await,
             ClientCommand::Apply(arguments) => apply::apply(&arguments).await,
             ClientCommand::Delete(arguments) => apply::delete(&arguments).await,
+            ClientCommand::Cluster { command } => cluster::run(&command).await,
         }
         .map(|()| ExitCode::SUCCESS)
     })

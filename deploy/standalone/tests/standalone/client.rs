@@ -190,6 +190,15 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     assert!(trial.fails("apply -f none.toml --prune --prefix to-", 1)?.contains("--yes"));
     assert!(trial.succeeds("apply -f none.toml --prune --prefix to- --yes")?.contains("to-canaries deleted"));
     trial.succeeds("delete agent cluster-1")?;
+    let added = trial.succeeds("cluster add cluster-2 -l ring=stable --assign shop --key fleet.key")?;
+    assert!(
+        added.contains("assignment cluster-2 created") && added.contains("--token-file cluster-2.token"),
+        "{added}"
+    );
+    assert!(trial.dir.path().join("cluster-2.token").is_file());
+    assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
+    assert!(trial.fails("cluster add cluster-3 --key fleet.key", 1)?.contains("--opens"));
+    assert!(trial.fails("describe agent cluster-3", 1)?.contains("no agent"));
     assert!(trial.fails("delete assignment to-canaries", 1)?.contains("to-canaries"));
     Ok(())
 }
