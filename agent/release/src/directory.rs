@@ -293,8 +293,8 @@ impl ServiceDirectory {
         Ok(sync)
     }
 
-    /// Points `current` at a release that an edge has just sent or confirmed. Old releases stay until [`prune`](Self::prune), so
-    /// that nothing waits for their removal.
+    /// Points `current` at a release that an edge has just sent or confirmed. Old releases stay until
+    /// [`prune`](Self::prune): their removal is no part of a switch.
     pub fn switch(&self, record: &ReleaseRecord) -> Result<(), ReleaseError> {
         self.switch_at(record, Some(SystemTime::now()))
     }

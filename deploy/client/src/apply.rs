@@ -95,6 +95,9 @@ pub(crate) async fn apply(arguments: &ApplyArguments) -> anyhow::Result<()> {
     }
     let (client, mut refused) = (Client::new(&arguments.connection)?, 0);
     let ordered = in_order(&documents);
+    if arguments.dry_run {
+        check(&client, &documents).await?;
+    }
     for ((kind, name), document) in &ordered {
         match put(&client, *kind, name, document, arguments.dry_run).await {
             Ok(said) => print(format_args!("{} {name} {said}", kind.singular()))?,
@@ -108,11 +111,28 @@ pub(crate) async fn apply(arguments: &ApplyArguments) -> anyhow::Result<()> {
             }
         }
     }
+    if refused > 0 {
+        let pruned = if arguments.prune { ", so nothing was deleted" } else { "" };
+        bail!("{refused} of {} objects were refused{pruned}", ordered.len());
+    }
     if arguments.prune {
         prune(&client, &documents, arguments).await?;
     }
-    if refused > 0 {
-        bail!("{refused} of {} objects were refused", ordered.len());
+    Ok(())
+}
+
+/// Has an origin check agents, assignments and issuers, and store nothing.
+async fn check(client: &Client, documents: &Documents) -> anyhow::Result<()> {
+    let mut batch = Map::new();
+    for ((kind, _), document) in documents {
+        if matches!(kind, Kind::Agent | Kind::Assignment | Kind::Issuer) {
+            let list = batch.entry(kind.plural()).or_insert_with(|| Value::Array(Vec::new()));
+            list.as_array_mut().into_iter().for_each(|list| list.push(document.clone()));
+        }
+    }
+    let query: Query = vec![("dry_run", "true".to_owned())];
+    if !batch.is_empty() {
+        client.send(Method::POST, "/v1/batch", &query, Some(&Value::Object(batch))).await?;
     }
     Ok(())
 }
@@ -148,9 +168,12 @@ fn read(file: &Path, to: &mut Documents) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn has_parts(document: &Value) -> bool {
+    document["parts"].as_array().is_some_and(|parts| !parts.is_empty())
+}
+
 /// What others need is first: a part before the service that has it.
 fn in_order(documents: &Documents) -> Vec<(&(Kind, String), &Value)> {
-    let has_parts = |document: &Value| document["parts"].as_array().is_some_and(|parts| !parts.is_empty());
     let mut ordered: Vec<_> = documents.iter().collect();
     ordered.sort_by_key(|((kind, _), document)| (*kind, has_parts(document)));
     ordered
@@ -161,7 +184,7 @@ async fn put(client: &Client, kind: Kind, name: &str, document: &Value, dry_run:
     let path = kind.path(name)?;
     let before = client.find(&path).await?;
     if dry_run {
-        let changes = before.as_ref().map(|before| changes(before, document));
+        let changes = before.as_ref().map(|before| [changes(before, document), left_out(before, document)].concat());
         let said = match changes {
             None => "would be created".to_owned(),
             Some(changes) if changes.is_empty() => "is as the file has it".to_owned(),
@@ -209,6 +232,21 @@ fn changes(before: &Value, after: &Value) -> Vec<String> {
     differs.map(|key| format!("  {key}: {} -> {}", before[key.as_str()], after[key.as_str()])).collect()
 }
 
+/// What the stored document says and the file does not: an apply sets it to its default.
+fn left_out(before: &Value, document: &Value) -> Vec<String> {
+    let is_said = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(true) | Value::Number(_) => true,
+    };
+    let fields = before.as_object().into_iter().flatten();
+    let fields = fields.filter(|(key, value)| !ADDED.contains(&key.as_str()) && is_said(value));
+    let fields = fields.filter(|(key, _)| key.as_str() != "name" && document.get(key.as_str()).is_none());
+    fields.map(|(key, value)| format!("  {key}: {value} is not in the file: its default applies")).collect()
+}
+
 /// Deletes what no file has. Only what the API has defined.
 async fn prune(client: &Client, documents: &Documents, arguments: &ApplyArguments) -> anyhow::Result<()> {
     let prefix = arguments.prefix.as_deref().unwrap_or_default();
@@ -218,7 +256,10 @@ async fn prune(client: &Client, documents: &Documents, arguments: &ApplyArgument
     let mut surplus = Vec::new();
     for kind in PRUNED {
         let (stored, _) = client.list(&kind.list(), &Query::new(), kind.plural()).await?;
-        let names = stored.iter().filter(|one| one["defined_by"] == "api").map(|one| text(&one["name"]));
+        let (parts, composed): (Vec<_>, Vec<_>) = stored.iter().partition(|one| !has_parts(one));
+        // A service that is a part of others goes after them.
+        let stored = composed.into_iter().chain(parts);
+        let names = stored.filter(|one| one["defined_by"] == "api").map(|one| text(&one["name"]));
         surplus.extend(
             names
                 .filter(|name| name.starts_with(prefix) && !documents.contains_key(&(kind, name.clone())))
@@ -310,5 +351,8 @@ mod tests {
         let before = json!({"name": "a", "ref": "main", "folder": "x", "version": "1", "status": {}});
         assert_eq!(changes(&before, &json!({"name": "a", "ref": "next"})), ["  ref: \"main\" -> \"next\""]);
         assert!(changes(&before, &json!({"name": "a", "ref": "main", "version": "2"})).is_empty());
+        let before = json!({"name": "a", "ref": "main", "exclude": ["x"], "include": [], "version": "1"});
+        let said = left_out(&before, &json!({"ref": "main"}));
+        assert_eq!(said, ["  exclude: [\"x\"] is not in the file: its default applies"]);
     }
 }

@@ -1,23 +1,22 @@
 //! `weir cluster add`: everything that a new cluster needs at the hub, and what to run there.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 use serde_json::{Value, json};
-use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::name_glob::NameGlob;
-use weir_protocol::token::{Claims, SigningKey, TokenId, unix_seconds};
 use weir_runtime::config::duration;
 use weir_runtime::key_pair;
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query};
+use crate::issue::{Issued, Wanted, issue, label};
 use crate::kind::Kind;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -65,29 +64,35 @@ pub struct AddArguments {
     connection: ConnectionArguments,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("expected `KEY=VALUE`")?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
 pub(crate) async fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     let ClusterCommand::Add(arguments) = command;
     let (client, name) = (Client::new(&arguments.connection)?, arguments.name.as_str());
     let labels: BTreeMap<_, _> = arguments.label.iter().cloned().collect();
-    let labels = Labels::try_from(labels)?;
-    // First what may be refused here: nothing is left behind then.
-    let token = arguments.key.as_ref().map(|key| token(arguments, key, &labels)).transpose()?;
-    put(&client, Kind::Agent, name, &json!({ "labels": labels })).await?;
-    if !arguments.assign.is_empty() {
-        put(&client, Kind::Assignment, name, &json!({ "agents": name, "services": arguments.assign })).await?;
+    // First what may be refused, so that nothing is half done.
+    let agent = (!labels.is_empty()).then(|| json!({ "labels": labels }));
+    let assignment = (!arguments.assign.is_empty()).then(|| json!({ "agents": name, "services": arguments.assign }));
+    let entries = [(Kind::Agent, agent.or(Some(json!({})))), (Kind::Assignment, assignment)];
+    let mut new = Vec::new();
+    for (kind, document) in entries {
+        let Some(document) = document else { continue };
+        match client.find(&kind.path(name)?).await? {
+            None => new.push((kind, document)),
+            Some(present) => is_as_asked_for(kind, name, &present, &document)?,
+        }
+    }
+    let issued = arguments.key.as_ref().map(|key| issued(arguments, key)).transpose()?;
+    let out = arguments.out.clone().unwrap_or_else(|| format!("{name}.token").into());
+    if let Some(issued) = &issued {
+        key_pair::create(&out, 0o600, &format!("{}\n", issued.token))?;
+    }
+    for (kind, document) in new {
+        create(&client, kind, name, &document).await?;
     }
     let mut command =
         format!("weir-agent --name {name} --edge {} --services assigned --root /var/lib/weir", arguments.edge);
-    if let Some((token, claims)) = token {
-        let out = arguments.out.clone().unwrap_or_else(|| format!("{name}.token").into());
-        key_pair::create(&out, 0o600, &format!("{token}\n"))?;
-        let until = SystemTime::UNIX_EPOCH + Duration::from_secs(claims.expires);
-        print(format_args!("{}: a token until {}", out.display(), humantime::format_rfc3339_seconds(until)))?;
+    if let Some(issued) = issued {
+        print(format_args!("{}: a token until {}", out.display(), humantime::format_rfc3339_seconds(issued.until)))?;
+        eprintln!("{}", issued.advice);
         command = format!("{command} --token-file {}", out.display());
     }
     Ok(print(format_args!(
@@ -95,30 +100,29 @@ pub(crate) async fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     ))?)
 }
 
-fn token(arguments: &AddArguments, key: &PathBuf, labels: &Labels) -> anyhow::Result<(String, Claims)> {
+/// What is there stays. What differs from it is changed by `weir apply`, which says what it changes.
+fn is_as_asked_for(kind: Kind, name: &str, present: &Value, wanted: &Value) -> anyhow::Result<()> {
+    for (key, value) in wanted.as_object().into_iter().flatten() {
+        if present[key] != *value {
+            let (kind, has) = (kind.singular(), &present[key]);
+            bail!("the {kind} `{name}` is there with `{key}` = {has}, not {value}: change it with `weir apply`");
+        }
+    }
+    Ok(print(format_args!("{} {name} is there", kind.singular()))?)
+}
+
+fn issued(arguments: &AddArguments, key: &Path) -> anyhow::Result<Issued> {
     let services = if arguments.opens.is_empty() { &arguments.assign } else { &arguments.opens };
     if services.is_empty() {
         bail!("say what the token opens: --opens 'shop-*'");
     }
-    let pem = std::fs::read(key).with_context(|| format!("cannot read {}", key.display()))?;
-    let key = SigningKey::from_pem(&pem).with_context(|| format!("{} is not a private key", key.display()))?;
-    let now = unix_seconds(SystemTime::now());
-    let claims = Claims {
-        subject: arguments.name.clone(),
-        id: Some(TokenId::random()?),
-        services: services.clone(),
-        labels: labels.clone(),
-        expires: now + arguments.expires.as_secs(),
-        not_before: None,
-        issued_at: Some(now),
-    };
-    Ok((key.issue(&claims)?, claims))
+    let (subject, services, labels) = (arguments.name.clone(), services.clone(), arguments.label.clone());
+    issue(key, &Wanted { subject, services, labels, expires: arguments.expires, id: None })
 }
 
-async fn put(client: &Client, kind: Kind, name: &str, document: &Value) -> anyhow::Result<()> {
-    let (status, answer) = client.send(Method::PUT, &kind.path(name)?, &Query::new(), Some(document)).await?;
-    let done = if status == StatusCode::CREATED { "created" } else { "is there, as asked for" };
-    print(format_args!("{} {name} {done}", kind.singular()))?;
+async fn create(client: &Client, kind: Kind, name: &str, document: &Value) -> anyhow::Result<()> {
+    let (_, answer) = client.send(Method::PUT, &kind.path(name)?, &Query::new(), Some(document)).await?;
+    print(format_args!("{} {name} created", kind.singular()))?;
     for warning in answer["warnings"].as_array().into_iter().flatten() {
         print(format_args!("  warning: {}", crate::text::text(warning)))?;
     }

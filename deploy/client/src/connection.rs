@@ -54,13 +54,19 @@ impl ConnectionArguments {
     pub(crate) fn resolve(&self) -> anyhow::Result<Connection> {
         let context = match (&self.context, &self.server) {
             // What signs in at one server is not shown to another one.
+            (Some(name), Some(server)) => bail!(
+                "both the context `{name}` and the server {server} are chosen: leave out --context and WEIR_CONTEXT, or --server and \
+                 WEIR_SERVER"
+            ),
             (None, Some(server)) => Context { server: server.clone(), ..Context::default() },
-            (name, server) => {
+            (name, None) => {
                 let found = Contexts::read(&Contexts::file()?)?.find(name.as_deref())?;
-                let found = found.context("no hub is chosen: `weir context add NAME --server URL …`, or --server")?;
-                Context { server: server.clone().unwrap_or(found.server.clone()), ..found }
+                found.context("no hub is chosen: `weir context add NAME --server URL …`, or --server")?
             }
         };
+        if self.token.is_some() && self.token_file.is_some() {
+            bail!("both WEIR_TOKEN and a token file are given: leave out one of them");
+        }
         let token =
             match (&self.token, self.token_file.as_ref().or(context.token_file.as_ref()), &context.token_command) {
                 (Some(token), _, _) => Some(token.clone()),
@@ -99,6 +105,19 @@ mod tests {
         for wrong in ["origin.example:7401", "http://origin.example", "https://origin.example/v1/services", "7401"] {
             assert!(check_server(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_signs_in_at_one_server_is_not_shown_to_another() {
+        let both = ConnectionArguments {
+            context: Some("stage".to_owned()),
+            server: Some("https://prod.example".to_owned()),
+            ..ConnectionArguments::default()
+        };
+        assert!(both.resolve().unwrap_err().to_string().contains("leave out"));
+        let alone = ConnectionArguments { context: None, ..both };
+        let Connection { token, identity, .. } = alone.resolve().unwrap();
+        assert!(token.is_none() && identity.is_none());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `weir rollback`, `pin`, `unpin` and `refresh`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use reqwest::Method;
 use serde_json::{Value, json};
 use weir_runtime::output::print;
@@ -8,7 +8,7 @@ use weir_runtime::output::print;
 use crate::connection::ConnectionArguments;
 use crate::history::{publications, resolve};
 use crate::http::{Client, Query};
-use crate::kind::Kind;
+use crate::kind::{Kind, segment};
 use crate::text::{revision, text};
 
 pub(crate) const ROLLBACK_EXAMPLES: &str = "\
@@ -46,6 +46,37 @@ pub struct RefreshArguments {
     repository: String,
     #[command(flatten)]
     connection: ConnectionArguments,
+}
+
+/// Whom an origin is to forget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Gone {
+    /// An agent, such as that of a removed cluster
+    Agent,
+    /// An edge
+    Edge,
+}
+
+/// What is gone.
+#[derive(Debug, Args)]
+pub struct ForgetArguments {
+    /// The kind
+    #[arg(value_enum)]
+    kind: Gone,
+    /// Its name. One that still reports is there again
+    name: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+pub(crate) async fn forget(arguments: &ForgetArguments) -> anyhow::Result<()> {
+    let (client, name) = (Client::new(&arguments.connection)?, segment(&arguments.name)?);
+    let path = match arguments.kind {
+        Gone::Agent => format!("/v1/fleet/agents/{name}"),
+        Gone::Edge => format!("/v1/edges/{name}"),
+    };
+    client.send(Method::DELETE, &path, &Query::new(), None).await?;
+    Ok(print(format_args!("{name} is forgotten, unless it reports again."))?)
 }
 
 pub(crate) async fn roll_back(arguments: &RollbackArguments) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::fleet;
-use crate::history::{self, publications};
+use crate::history;
 use crate::http::{Client, Query};
 use crate::kind::{Kind, segment};
 use crate::output::{Format, OutputArguments, pretty};
@@ -54,8 +54,9 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
     }
     match kind {
         Kind::Service => {
-            let (mut publications, _) = publications(&client, name).await?;
-            publications.truncate(PUBLICATIONS);
+            let query: Query = vec![("limit", PUBLICATIONS.to_string())];
+            let answer = client.get(&format!("{}/history", kind.path(name)?), &query).await?;
+            let publications = answer["publications"].as_array().cloned().unwrap_or_default();
             print(format_args!("\n{}", history::table(&publications, clock, false).render("nothing is published")))?;
             let query: Query = vec![("service", name.clone()), ("by", "revision".to_owned())];
             let (groups, answer) = client.list("/v1/fleet/summary", &query, "groups").await?;

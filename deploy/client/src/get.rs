@@ -52,10 +52,11 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     query.extend(arguments.state.clone().map(|state| ("state", state)));
     query.extend(arguments.label.iter().map(|label| ("label", label.clone())));
     // What agents are comes from what edges hear, and not only from entries.
-    let (path, name_key) =
-        if *kind == Kind::Agent { ("/v1/fleet/agents".to_owned(), "agent") } else { (kind.list(), "name") };
+    let (name_key, (mut entries, answer)) = match kind {
+        Kind::Agent => ("agent", client.list("/v1/fleet/agents", &query, "agents").await?),
+        kind => ("name", (client.with_states(*kind, &query).await?, Value::Null)),
+    };
     let name = |entry: &Value| entry[name_key].as_str().unwrap_or_default().to_owned();
-    let (mut entries, answer) = client.list(&path, &query, kind.plural()).await?;
     entries.retain(|entry| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&name(entry))));
     if let Some(missing) = names.iter().zip(&patterns).find(|(_, pattern)| {
         !pattern.as_str().contains('*') && !entries.iter().any(|entry| pattern.matches(&name(entry)))

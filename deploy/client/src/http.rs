@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::{StreamExt, stream};
 use reqwest::{Method, Response, StatusCode, Url};
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
@@ -12,6 +13,7 @@ use weir_runtime::http_client::root_cause;
 use weir_runtime::tls;
 
 use crate::connection::{Connection, ConnectionArguments};
+use crate::kind::Kind;
 
 /// How long an origin may take for an answer.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -136,6 +138,37 @@ impl Client {
     }
 }
 
+/// Requests of one command at a time.
+const AT_ONCE: usize = 16;
+
+/// Whether a list says of an object that another origin owns it: its state is not in it.
+pub(crate) fn is_elsewhere(entry: &Value) -> bool {
+    entry["status"]["condition"] == "elsewhere" || entry["status"]["health"] == "elsewhere"
+}
+
+impl Client {
+    /// A list of objects with their states, also of those that other origins own: these are asked for by name, where one passes
+    /// the request on. What stays elsewhere is not known, because its owner does not answer.
+    pub(crate) async fn with_states(&self, kind: Kind, query: &Query) -> anyhow::Result<Vec<Value>> {
+        let (entries, _) = self.list(&kind.list(), query, kind.plural()).await?;
+        let found = entries.into_iter().map(|entry| async {
+            if !is_elsewhere(&entry) {
+                return entry;
+            }
+            match kind.path(entry["name"].as_str().unwrap_or_default()) {
+                Ok(path) => self.get(&path, &Query::new()).await.unwrap_or(entry),
+                Err(_) => entry,
+            }
+        });
+        Ok(stream::iter(found).buffered(AT_ONCE).collect().await)
+    }
+}
+
+/// Whether an error may be over soon: the server was not reached, or says that it cannot answer now.
+pub(crate) fn may_pass(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_none_or(|refused| refused.status.is_server_error())
+}
+
 /// Whether an error says that there is no such object.
 pub(crate) fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::NOT_FOUND)
@@ -149,8 +182,13 @@ async fn body_of(response: Response) -> anyhow::Result<String> {
 fn refused(status: StatusCode, body: &Value) -> Refused {
     let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
     let errors = body["errors"].as_array().into_iter().flatten();
-    let error = |error: &Value| match (error["field"].as_str(), error["message"].as_str()) {
-        (Some(field), Some(message)) => format!("{field}: {message}"),
+    let text_of = |error: &Value, key: &str| error[key].as_str().map(str::to_owned);
+    let error = |error: &Value| match (text_of(error, "field"), text_of(error, "message"), text_of(error, "name")) {
+        (Some(field), Some(message), _) => format!("{field}: {message}"),
+        (_, _, Some(name)) => {
+            let (kind, detail) = (text_of(error, "kind"), text_of(error, "detail"));
+            format!("{} {name}: {}", kind.unwrap_or_default(), detail.unwrap_or_else(|| error.to_string()))
+        }
         _ => error.as_str().map_or_else(|| error.to_string(), str::to_owned),
     };
     let kind = text("type").rsplit(':').next().unwrap_or_default().to_owned();

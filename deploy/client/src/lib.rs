@@ -12,6 +12,7 @@ mod fleet;
 mod get;
 mod history;
 mod http;
+mod issue;
 mod kind;
 mod not_known;
 mod output;
@@ -23,6 +24,8 @@ mod wait;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+
+pub use issue::{Issued, Wanted, issue, label};
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -82,6 +85,9 @@ pub enum ClientCommand {
     /// Delete an object
     Delete(apply::DeleteArguments),
 
+    /// Forget an agent or an edge that is gone, so that no answer waits for it
+    Forget(deliver::ForgetArguments),
+
     /// Add a cluster to a hub
     #[command(after_long_help = cluster::EXAMPLES)]
     Cluster {
@@ -114,6 +120,7 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
             ClientCommand::Refresh(arguments) => deliver::refresh(&arguments).await,
             ClientCommand::Apply(arguments) => apply::apply(&arguments).await,
             ClientCommand::Delete(arguments) => apply::delete(&arguments).await,
+            ClientCommand::Forget(arguments) => deliver::forget(&arguments).await,
             ClientCommand::Cluster { command } => cluster::run(&command).await,
         }
         .map(|()| ExitCode::SUCCESS)

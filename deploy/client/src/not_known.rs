@@ -1,8 +1,14 @@
 //! What an answer about the fleet does not know. It is said below each table, so that no number is smaller without a word.
 
+use std::time::{Duration, SystemTime};
+
 use serde_json::Value;
 
+use crate::http::{Client, Query};
 use crate::text::{Clock, text};
+
+/// An agent that nobody has heard for so long is not expected to have anything.
+const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 /// A sentence for each thing that is not known.
 pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
@@ -19,6 +25,23 @@ pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
         said.push(format!("not known: what {number} agents run, which no edge has heard since the origin started"));
     }
     said
+}
+
+/// The same answer without agents that nobody has heard for a day: names of clusters that are gone stay for a month.
+pub(crate) async fn of_the_last_day(client: &Client, mut answer: Value) -> anyhow::Result<Value> {
+    if answer["agents_without_rows"].as_u64().is_some_and(|number| number > 0) {
+        let silent: Query = vec![("state", "silent".to_owned())];
+        let (agents, _) = client.list("/v1/fleet/agents", &silent, "agents").await?;
+        let unknown = agents.iter().filter(|agent| agent["edge"].is_null() && was_heard(agent, SystemTime::now()));
+        answer["agents_without_rows"] = unknown.count().into();
+    }
+    Ok(answer)
+}
+
+/// Whether an edge has heard the agent of an entry within a day. One that cannot be read counts.
+pub(crate) fn was_heard(entry: &Value, now: SystemTime) -> bool {
+    let at = entry["heard_at"].as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
+    at.is_none_or(|at| now.duration_since(at).unwrap_or_default() < EXPECTED_WITHIN)
 }
 
 /// Prints them.

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
-use crate::http::{Client, Query};
+use crate::http::{Client, Query, is_elsewhere};
+use crate::kind::Kind;
 use crate::not_known;
 use crate::output::{Format, OutputArguments, pretty};
 use crate::text::{Clock, text};
@@ -40,11 +41,11 @@ pub(crate) async fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode>
     let all = Query::new();
     let (problems, summary) = client.list("/v1/fleet/summary", &by_problem, "groups").await?;
     let answers = Answers {
-        repositories: client.list("/v1/repositories", &all, "repositories").await?.0,
-        services: client.list("/v1/services", &all, "services").await?.0,
+        repositories: client.with_states(Kind::Repository, &all).await?,
+        services: client.with_states(Kind::Service, &all).await?,
         agents: client.list("/v1/fleet/agents", &all, "agents").await?.0,
         problems,
-        summary,
+        summary: not_known::of_the_last_day(&client, summary).await?,
     };
     let report = report(&answers, clock);
     match arguments.output.output {
@@ -99,6 +100,12 @@ fn report(answers: &Answers, clock: Clock) -> Report {
         let failure = &one["status"]["failure"];
         format!("{} for {}: {}", text(&one["name"]), clock.time(&failure["since"]), text(&failure["reason"]))
     });
+    named(
+        &mut not_well,
+        "not known, its owner does not answer:",
+        repositories.iter().filter(|each| is_elsewhere(each)),
+        |one| format!("repository {}", text(&one["name"])),
+    );
     let silent = |each: &&Value| each["state"] != "live";
     named(&mut not_well, "agent", agents.iter().filter(silent), |one| {
         let reason = one["reason"].as_str().map_or(String::new(), |reason| format!(": {reason}"));
@@ -121,10 +128,8 @@ fn report(answers: &Answers, clock: Clock) -> Report {
     let condition = |name: &'static str| count(services, &move |each| each["status"]["condition"] == name);
     let state = |name: &'static str| count(agents, &move |each| each["state"] == name);
     let healthy = count(repositories, &|each| each["status"]["health"] == "healthy");
-    let elsewhere = count(repositories, &|each| each["status"]["health"] == "elsewhere");
-    let at_others = if elsewhere > 0 { format!(", {elsewhere} of other origins") } else { String::new() };
     let numbers = vec![
-        format!("{} repositories: {healthy} healthy{at_others}", repositories.len()),
+        format!("{} repositories: {healthy} healthy", repositories.len()),
         format!(
             "{} services: {} following, {} pinned, {} pending",
             services.len(),
@@ -166,6 +171,7 @@ mod tests {
         let at = "2026-01-02T03:04:05Z";
         let ill = Answers {
             repositories: vec![
+                json!({"name": "far", "status": {"health": "elsewhere"}}),
                 json!({"name": "shop", "status": {"health": "unhealthy", "since": at, "failure": {"reason": "no route"}}}),
             ],
             services: vec![
@@ -179,6 +185,7 @@ mod tests {
         for part in [
             "hub.example: something is not well",
             "! repository shop for 2026-01-02T03:04:05Z: no route",
+            "! not known, its owner does not answer: repository far",
             "! service shop-a for 2026-01-02T03:04:05Z: no folder",
             "! agent: 2 more",
             "! 3 rows of 2 agents: hook-failed",

@@ -10,9 +10,9 @@ use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::fleet;
-use crate::http::{Client, Query, is_absent};
+use crate::http::{Client, Query, is_absent, may_pass};
 use crate::kind::{Kind, segment};
-use crate::not_known;
+use crate::not_known::{self, was_heard};
 use crate::text::{Clock, text};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -26,9 +26,6 @@ is not there yet.";
 
 /// How often an origin is asked.
 const PAUSE: Duration = Duration::from_secs(2);
-
-/// An agent that nobody has heard for so long is not waited for.
-const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 /// What an agent must have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -89,7 +86,14 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
     let (client, clock) = (Client::new(&arguments.connection)?, Clock::new(false));
     let (ends, mut said) = (Instant::now() + arguments.timeout, String::new());
     loop {
-        let answers = ask(&client, arguments).await?;
+        let answers = match ask(&client, arguments).await {
+            Err(error) if may_pass(&error) && Instant::now() < ends => {
+                eprintln!("weir: {error:#}; trying again");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            answers => answers?,
+        };
         let (lacking, why) = match progress(&answers, arguments, SystemTime::now(), clock) {
             Progress::Done => {
                 print(format_args!("every agent has {} of {}", arguments.revision, arguments.service))?;
@@ -129,13 +133,15 @@ async fn ask(client: &Client, arguments: &WaitArguments) -> anyhow::Result<Answe
         client.list("/v1/fleet/rows", &query, "rows").await
     };
     let lacking = match rows(Some(("lacks", arguments.revision.clone()))).await {
-        Ok(found) => Some(found),
+        Ok((rows, answer)) => Some((rows, not_known::of_the_last_day(client, answer).await?)),
         Err(error) if is_absent(&error) => None,
         Err(error) => return Err(error),
     };
+    // The phase of an agent that fetches the next release does not tell of its hook. Asked once nobody lacks it: of all rows.
+    let is_lacked = lacking.as_ref().is_none_or(|(rows, _)| rows.iter().any(is_expected));
     let in_hook = match arguments.until {
-        Until::Applied => rows(Some(("phase", "hook".to_owned()))).await?.0,
-        Until::Current => Vec::new(),
+        Until::Applied if !is_lacked => rows(None).await?.0.into_iter().filter(is_in_hook).collect(),
+        Until::Applied | Until::Current => Vec::new(),
     };
     let counted: Query = vec![("service", service.clone()), ("limit", "1".to_owned())];
     let counted = client.get("/v1/fleet/rows", &counted).await?;
@@ -149,11 +155,8 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
     let Some((lacking, answer)) = &answers.lacking else {
         return waits(Vec::new(), vec![format!("no repository of {} has {}", arguments.service, arguments.revision)]);
     };
-    let was_heard = |row: &Value| {
-        let at = row["heard_at"].as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
-        at.is_none_or(|at| now.duration_since(at).unwrap_or_default() < EXPECTED_WITHIN)
-    };
-    let mut behind: Vec<Value> = lacking.iter().filter(|row| was_heard(row)).cloned().collect();
+    let is_waited_for = |row: &&Value| is_expected(row) && was_heard(row, now);
+    let mut behind: Vec<Value> = lacking.iter().filter(is_waited_for).cloned().collect();
     let refuses = |row: &&Value| {
         row["problem"]["kind"] == "check-vetoed"
             && row["desired"]["digest"] == answers.published
@@ -163,12 +166,22 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
     if !refused.is_empty() {
         return Progress::Refused(refused);
     }
-    behind.extend(answers.in_hook.iter().filter(|row| was_heard(row) && !lacking.contains(row)).cloned());
+    behind.extend(answers.in_hook.iter().filter(is_waited_for).cloned());
     let mut why = not_known::sentences(answer, clock);
     if answers.rows == 0 && !arguments.allow_none {
         why.push(format!("no agent has told that it follows {}", arguments.service));
     }
     if behind.is_empty() && why.is_empty() { Progress::Done } else { waits(behind, why) }
+}
+
+/// Whether an agent is to have the service: its `allow` may exclude it.
+fn is_expected(row: &Value) -> bool {
+    row["phase"] != "unassigned"
+}
+
+/// Whether the hook of the current release has not succeeded yet.
+fn is_in_hook(row: &Value) -> bool {
+    ["pending", "running", "failed"].iter().any(|state| row["hook"] == *state)
 }
 
 fn agents(rows: &[Value]) -> Vec<String> {
@@ -207,6 +220,9 @@ mod tests {
         let gone = row("cluster-2", "2026-01-01T00:00:00Z", Value::Null);
         assert_eq!(at(&answers(vec![], vec![], json!({}), 1)), Progress::Done);
         assert_eq!(at(&answers(vec![gone.clone()], vec![], json!({}), 1)), Progress::Done);
+        let mut not_allowed = late.clone();
+        not_allowed["phase"] = "unassigned".into();
+        assert_eq!(at(&answers(vec![not_allowed], vec![], json!({}), 1)), Progress::Done);
         let waits = |answers: &Answers| match at(answers) {
             Progress::Waits { lacking, why } => (agents(&lacking), why.len()),
             other => panic!("{other:?}"),

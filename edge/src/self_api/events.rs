@@ -174,15 +174,21 @@ impl Writer {
         let lines = rows.step_from(&self.rows.tag, || {
             let before = (&self.following.services[..], &self.rows.states[..]);
             let events = differences(before, (&following.services, &rows.states));
-            events.into_iter().map(|kind| self.inner.line(&rows, kind)).collect()
+            // Who resumes before the last line has not seen all of it.
+            let last = events.len().saturating_sub(1);
+            let at = |index| if index == last { &rows } else { &self.rows };
+            events.into_iter().enumerate().map(|(index, kind)| self.inner.line(at(index), kind)).collect()
         });
+        let is_current = |row: &Row| matches!(row, Row::Current(_));
+        let became_current = |(before, after): (&Row, &Row)| !is_current(before) && is_current(after);
+        // Some of its services may be new to the agent, or are of another upstream now.
+        let has_other_upstreams = is_other_list || self.rows.states.iter().zip(&rows.states).any(became_current);
         self.following.replace(following);
         self.rows = rows;
         for line in lines.iter() {
             self.send_line(line.clone()).await?;
         }
-        if is_other_list {
-            // Some of its services may be new to the agent.
+        if has_other_upstreams {
             self.upstreams.clear();
             self.all_upstreams().await?;
         }

@@ -129,7 +129,10 @@ impl Groups {
         let at = self.catalog.clock().now();
         if at.since(group.used_at.get()) > IDLE / 2 {
             group.used_at.set(at);
-            self.groups.get(&group.key);
+            // Streams alone do not keep it there.
+            if self.groups.get(&group.key).is_none() {
+                self.groups.insert(group.key.clone(), group.clone());
+            }
         }
         let mut now = group.now.lock().unwrap_or_else(PoisonError::into_inner);
         let known = now.as_ref()?;

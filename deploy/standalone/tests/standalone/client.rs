@@ -199,6 +199,14 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
     assert!(trial.fails("cluster add cluster-3 --key fleet.key", 1)?.contains("--opens"));
     assert!(trial.fails("describe agent cluster-3", 1)?.contains("no agent"));
+    // Another token for it changes nothing else.
+    let again = trial.succeeds("cluster add cluster-2 --key fleet.key --opens shop --out again.token")?;
+    assert!(again.contains("agent cluster-2 is there"), "{again}");
+    assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
+    assert!(trial.fails("cluster add cluster-2 -l ring=canary", 1)?.contains("weir apply"));
+    fs::write(trial.dir.path().join("wrong.toml"), "[[agent]]\nname = \"cluster-9\"\nlabel = {}\n")?;
+    assert!(trial.fails("apply -f wrong.toml --dry-run", 1)?.contains("labels"), "a misspelt key");
+    assert!(trial.fails("forget edge paris", 1)?.contains("paris"));
     assert!(trial.fails("delete assignment to-canaries", 1)?.contains("to-canaries"));
     Ok(())
 }
