@@ -17,7 +17,7 @@ use super::edit::{decide, defined_by};
 use super::error::FleetError;
 use super::fleet_entry::{FleetBounds, FleetEntry, Tables};
 use super::metrics::FleetMetrics;
-use super::stored::{AllStored, MayShard, Written};
+use super::stored::{AllStored, MayShard, Stored, Written};
 use crate::catalog::{Outcome, Precondition};
 
 /// How often the records are read again, for changes by other origins.
@@ -147,7 +147,7 @@ impl FleetStore {
         let mut stored = T::stored(&self.inner.stored).lock().await;
         for _ in 0..ATTEMPTS {
             let mut table = T::of(&self.inner.current.borrow()).clone();
-            stored.read(&mut table, Some(shard)).await?;
+            stored.read(&mut table).await?;
             self.show(&table);
             let before = table.revision();
             let outcomes =
@@ -157,7 +157,7 @@ impl FleetStore {
             }
             if table.revision() != before {
                 match stored.write(&table, shard).await? {
-                    Written::Done => self.show(&table),
+                    Written::Done => self.show_written(&mut stored, &mut table, shard).await,
                     Written::Conflict => continue,
                 }
             }
@@ -168,6 +168,27 @@ impl FleetStore {
             return Ok(outcomes);
         }
         Err(FleetError::Contended(T::KIND))
+    }
+
+    /// Shows a table of which the shard `index` was written. Edges take the list of the highest revision, so none of an equal or
+    /// higher one may lack the change: another origin that wrote another shard meanwhile may not have seen it. If that
+    /// shard's version is not below, this one is written again above it. The change itself is stored, whatever fails here.
+    async fn show_written<T: FleetEntry>(&self, stored: &mut Stored<T>, table: &mut Table<T>, index: usize) {
+        for _ in 0..ATTEMPTS {
+            if !stored.is_in_shards() || stored.read(table).await.is_err() {
+                break;
+            }
+            let Some(above) = table.above_others(index) else { break };
+            let mut raised = table.clone();
+            raised.set_shard(index, above);
+            match stored.write(&raised, index).await {
+                Ok(Written::Done) => *table = raised,
+                // Another origin has changed what this one wrote, or is asked what it has.
+                Ok(Written::Conflict) => {}
+                Err(_) => break,
+            }
+        }
+        self.show(table);
     }
 
     /// Makes a change in a table, if it may be made.
@@ -188,7 +209,7 @@ impl FleetStore {
     pub(super) async fn read_to_change<T: FleetEntry>(&self) -> Result<(Table<T>, bool), FleetError> {
         let mut stored = T::stored(&self.inner.stored).lock().await;
         let mut table = T::of(&self.inner.current.borrow()).clone();
-        stored.read(&mut table, None).await?;
+        stored.read(&mut table).await?;
         self.show(&table);
         Ok((table, stored.is_in_shards()))
     }
@@ -221,19 +242,15 @@ impl FleetStore {
         Ok(())
     }
 
-    /// Reads the records of a kind again, so that a read right after a change at another origin sees it: the record of a name,
-    /// or all.
-    pub(crate) async fn read_again<T: FleetEntry>(&self, name: Option<&T::Name>) -> Result<(), FleetError> {
-        if !self.inner.is_shared {
-            return Ok(());
-        }
-        self.read::<T>(name.map(|name| shard_of(&name.to_string()))).await
+    /// Reads the records of a kind again, so that a read right after a change at another origin sees it.
+    pub(crate) async fn read_again<T: FleetEntry>(&self) -> Result<(), FleetError> {
+        if self.inner.is_shared { self.read::<T>().await } else { Ok(()) }
     }
 
-    async fn read<T: FleetEntry>(&self, shard: Option<usize>) -> Result<(), FleetError> {
+    async fn read<T: FleetEntry>(&self) -> Result<(), FleetError> {
         let mut stored = T::stored(&self.inner.stored).lock().await;
         let mut table = T::of(&self.inner.current.borrow()).clone();
-        let outcome = stored.read(&mut table, shard).await;
+        let outcome = stored.read(&mut table).await;
         self.show(&table);
         outcome
     }
@@ -248,9 +265,9 @@ impl FleetStore {
     }
 
     async fn read_all(&self) -> Result<(), FleetError> {
-        let agents = self.read::<Agent>(None).await;
-        let assignments = self.read::<Assignment>(None).await;
-        let outcome = agents.and(assignments).and(self.read::<Issuer>(None).await);
+        let agents = self.read::<Agent>().await;
+        let assignments = self.read::<Assignment>().await;
+        let outcome = agents.and(assignments).and(self.read::<Issuer>().await);
         self.inner.metrics.set(&self.inner.current.borrow());
         self.inner.metrics.readable.set(outcome.is_ok().into());
         outcome

@@ -24,7 +24,7 @@ use super::record::{
 };
 
 /// Requests to the store at a time.
-const CONCURRENT: usize = 8;
+const CONCURRENT: usize = 16;
 
 /// Whether all origins that may read the records know shards.
 pub(crate) type MayShard = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -98,24 +98,20 @@ impl<T: Storable> Stored<T> {
         self.layout == Layout::InShards || (self.may_shard)()
     }
 
-    /// Brings a table up to date: all of it, or only a shard. Nothing that is newer in it is replaced: the record was lost
-    /// then, or its previous copy is read.
+    /// Brings a table up to date, always as a whole: a list with one shard of now and others of before would have the
+    /// revision of a new one, and bring back what was deleted in the others. Nothing that is newer in it is replaced: the
+    /// record was lost then, or its previous copy is read.
     ///
     /// # Errors
     /// Something cannot be read. The table has no documents until all were read once.
-    pub(super) async fn read(&mut self, table: &mut Table<T>, shard: Option<usize>) -> Result<(), FleetError> {
+    pub(super) async fn read(&mut self, table: &mut Table<T>) -> Result<(), FleetError> {
         if self.layout != Layout::InShards {
             self.read_whole(table).await?;
         }
         if self.layout != Layout::InShards {
             return Ok(());
         }
-        let due = match shard.filter(|_| self.is_complete) {
-            // Another origin may have written it, or this one does not know what it wrote.
-            Some(index) if self.is_shared || self.shards[index].is_none() => vec![index],
-            Some(_) => Vec::new(),
-            None => self.changed().await?,
-        };
+        let due = self.changed().await?;
         let mut read = table.clone();
         let outcome = self.read_shards(&mut read, &due).await;
         if outcome.is_err() && !self.is_complete {

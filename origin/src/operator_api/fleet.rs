@@ -36,7 +36,7 @@ impl OperatorApi {
         T::Name: FromStr<Err: Display>,
     {
         let page = Page::<T::Name>::parse(head.uri.query(), "`limit` and `page`", |_, _| Ok(false))?;
-        self.fleet.read_again::<T>(None).await?;
+        self.fleet.read_again::<T>().await?;
         let fleet = self.fleet.current();
         let table = T::of(&fleet);
         let all: Map<T::Name, &T> = table.iter().map(|entry| (entry.name().clone(), entry)).collect();
@@ -58,7 +58,7 @@ impl OperatorApi {
     {
         match head.method {
             Method::GET | Method::HEAD => {
-                self.fleet.read_again::<D::Entry>(Some(name)).await?;
+                self.fleet.read_again::<D::Entry>().await?;
                 Ok(self.shown::<D>(name)?.answer(StatusCode::OK, &head.headers))
             }
             Method::PUT => {
@@ -128,8 +128,8 @@ impl OperatorApi {
     /// What a change of agents and assignments would start and stop. Nothing is changed.
     pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, Problem> {
         let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| problems::busy())?;
-        self.fleet.read_again::<Agent>(None).await?;
-        self.fleet.read_again::<Assignment>(None).await?;
+        self.fleet.read_again::<Agent>().await?;
+        self.fleet.read_again::<Assignment>().await?;
         let observed = self.observed.query(Observed::of).await.ok_or_else(problems::records_unreadable)?;
         let (services, fleet) = (self.services_now().await?, self.fleet.current());
         let list = self.access_list.borrow().clone();

@@ -113,14 +113,58 @@ async fn one_record_stays_until_the_last_origin_of_the_release_before_has_left()
     let (first, second) = tokio::join!(put(&one, "b", "1"), put(&two, "c", "1"));
     assert_eq!((first.unwrap(), second.unwrap()), (Outcome::Created, Outcome::Created));
     assert_eq!(of_old_origin(&engine).await, None, "it cannot read the record, and changes nothing");
-    one.read_again::<Agent>(None).await.unwrap();
+    one.read_again::<Agent>().await.unwrap();
     assert_eq!(names(&one).len(), 203);
-    two.read_again::<Agent>(None).await.unwrap();
+    two.read_again::<Agent>().await.unwrap();
     let alone = origin(&engine, None, BOUNDS).await;
     assert!(two.current() == one.current() && alone.current() == one.current(), "with their revisions");
     put(&one, "d", "1").await.unwrap();
-    two.read_again::<Agent>(Some(&"d".parse().unwrap())).await.unwrap();
+    two.read_again::<Agent>().await.unwrap();
     assert_eq!(names(&two), names(&one));
+}
+
+/// Two origins that have the agents `a` and `b`, which are in two shards.
+async fn two_origins(engine: &Arc<FaultyEngine>) -> [FleetStore; 2] {
+    let may = Arc::new(AtomicBool::new(true));
+    let [one, two] = [origin(engine, Some(&may), BOUNDS).await, origin(engine, Some(&may), BOUNDS).await];
+    assert_ne!(shard_of("a"), shard_of("b"));
+    put(&one, "a", "1").await.unwrap();
+    put(&one, "b", "1").await.unwrap();
+    two.read_again::<Agent>().await.unwrap();
+    [one, two]
+}
+
+#[tokio::test]
+async fn no_list_of_a_higher_revision_has_what_another_origin_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = FaultyEngine::local(dir.path());
+    let [one, two] = two_origins(&engine).await;
+    two.delete::<Agent>(&"b".parse().unwrap(), &Precondition::default()).await.unwrap();
+    put(&one, "a", "2").await.unwrap();
+    assert_eq!(names(&one), ["a"]);
+    assert!(one.current().agents.revision() > two.current().agents.revision());
+}
+
+/// Time stands until nothing else is to be done.
+#[tokio::test(start_paused = true)]
+async fn of_two_changes_at_once_the_list_that_has_both_has_the_higher_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = FaultyEngine::local(dir.path());
+    let [one, two] = two_origins(&engine).await;
+    engine.stall(Some(format!("cluster/agents.{:02x}", shard_of("b")).parse().unwrap()));
+    let deleting = tokio::spawn({
+        let two = two.clone();
+        async move { two.delete::<Agent>(&"b".parse().unwrap(), &Precondition::default()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    put(&one, "a", "2").await.unwrap();
+    assert_eq!(names(&one), ["a", "b"], "it is not deleted yet");
+    engine.stall(None);
+    deleting.await.unwrap().unwrap();
+    assert_eq!((names(&two), two.get::<Agent>(&"a".parse().unwrap()).unwrap().0), (vec!["a".into()], agent("a", "2")));
+    assert!(two.current().agents.revision() > one.current().agents.revision());
+    one.read_again::<Agent>().await.unwrap();
+    assert!(one.current() == two.current());
 }
 
 #[tokio::test]

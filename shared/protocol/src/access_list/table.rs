@@ -228,6 +228,15 @@ impl<T: Entry> Table<T> {
         (index, self.shards[index].changed(name, new, now.max(self.revision() + 1)))
     }
 
+    /// The shard `index` again, with a version above all others of the table, unless it has one. Readers of whole lists take
+    /// that of the highest version, so it must be one that has this shard.
+    pub fn above_others(&self, index: usize) -> Option<Shard<T>> {
+        let others = self.shards.iter().enumerate().filter(|(other, _)| *other != index);
+        let highest = others.map(|(_, shard)| shard.version).max().unwrap_or_default();
+        let shard = &self.shards[index];
+        (shard.version <= highest).then(|| Shard { version: highest + 1, ..Shard::clone(shard) })
+    }
+
     /// The shards, each at its index.
     pub fn shards(&self) -> &[Arc<Shard<T>>] {
         &self.shards
@@ -354,6 +363,17 @@ mod tests {
         for whole in [r#"{"revision":1,"documents":[]}"#, "{}", ""] {
             assert!(Shard::<Agent>::parse(0, whole.as_bytes()).is_err(), "{whole}");
         }
+    }
+
+    #[test]
+    fn a_shard_gets_above_all_others_once() {
+        let mut table = edited(&edited(&Table::default(), 1, Some(1), 9), 2, Some(1), 7);
+        let [one, two] = ["a1", "a2"].map(shard_of);
+        assert!(one != two && table.above_others(two).is_none());
+        let again = table.above_others(one).unwrap();
+        assert_eq!((again.version(), &again.documents), (11, &table.shards[one].documents));
+        table.set_shard(one, again);
+        assert!(table.above_others(one).is_none() && table.above_others(two).unwrap().version() == 12);
     }
 
     #[test]
