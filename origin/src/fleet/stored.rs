@@ -176,13 +176,19 @@ impl<T: Storable> Stored<T> {
                 Ok(())
             }
             Whole::Documents(revision, documents) => {
+                let mut whole = table.clone();
                 if revision > table.revision() {
                     let read = Table::new(revision, documents, []);
-                    table.take_shards(&read.map_err(|error| FleetError::Unreadable(format!("{key}: {error}")))?);
+                    whole.take_shards(&read.map_err(|error| FleetError::Unreadable(format!("{key}: {error}")))?);
                 }
                 let expect = Expect::Version(record.version);
                 self.layout = Layout::Whole(expect.clone());
-                if (self.may_shard)() { self.make_shards(table, expect).await } else { Ok(()) }
+                let made = if (self.may_shard)() { self.make_shards(&whole, expect).await } else { Ok(()) };
+                // Otherwise the shards are read: they may be newer.
+                if self.layout != Layout::InShards {
+                    *table = whole;
+                }
+                made
             }
         }
     }
@@ -191,11 +197,19 @@ impl<T: Storable> Stored<T> {
     /// record. If another origin writes at the same time, the layout stays, and everything is to be read again.
     async fn make_shards(&mut self, table: &Table<T>, whole: Expect) -> Result<(), FleetError> {
         let (mut before, key) = (vec![Expect::Absent; SHARDS], whole_key::<T>());
+        let mut newest = 0;
         for (index, record) in self.get_shards(&(0..SHARDS).collect::<Vec<_>>()).await {
-            before[index] = expect_of(record?.as_ref());
+            let record = record?;
+            let shard = record.as_ref().map(|record| decode_shard::<T>(index, record)).transpose()?;
+            newest = newest.max(shard.map_or(0, |shard| shard.version()));
+            before[index] = expect_of(record.as_ref());
         }
         if expect_of(read(&key, self.records.get(&key).await)?.as_ref()) != whole {
             return Ok(());
+        }
+        // The record that said that there are shards is damaged, and its previous copy is of before there were any.
+        if newest > table.revision() {
+            return self.write_in_shards(whole).await;
         }
         let same = Table::new(table.revision(), table.documents().cloned(), []);
         let same = same.map_err(|error| FleetError::Unreadable(format!("{key}: {error}")))?;

@@ -183,6 +183,28 @@ async fn an_origin_with_files_makes_shards_at_its_start() {
 }
 
 #[tokio::test]
+async fn the_previous_copy_of_the_one_record_does_not_replace_shards() {
+    for is_gone in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = FaultyEngine::local(dir.path());
+        write_as_old_origin(&engine, 5).await;
+        let one = origin(&engine, None, BOUNDS).await;
+        put(&one, "a", "1").await.unwrap();
+        one.delete::<Agent>(&"old-000".parse().unwrap(), &Precondition::default()).await.unwrap();
+        let record = dir.path().join("cluster/agents.record");
+        if is_gone {
+            std::fs::remove_file(record).unwrap();
+        } else {
+            std::fs::write(record, "damaged").unwrap();
+        }
+        assert_eq!(of_old_origin(&engine).await, Some(5), "its previous copy has all that there was");
+        let again = origin(&engine, None, BOUNDS).await;
+        assert!(again.current() == one.current(), "{:?}", names(&again));
+        assert_eq!(of_old_origin(&engine).await, None);
+    }
+}
+
+#[tokio::test]
 async fn a_shard_that_cannot_be_read_empties_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let engine = FaultyEngine::local(dir.path());
