@@ -49,5 +49,5 @@ impl FleetStore {
 }
 
 fn change<T: FleetEntry>((entry, precondition): &(T, Precondition)) -> Change<'_, T> {
-    Change { name: entry.name(), new: Some(entry), precondition }
+    Change { name: entry.name(), new: Some(entry), precondition, may_be_done: true }
 }

@@ -46,6 +46,8 @@ pub(super) struct Change<'a, T: FleetEntry> {
     pub(super) name: &'a T::Name,
     pub(super) new: Option<&'a T>,
     pub(super) precondition: &'a Precondition,
+    /// It is right if the entry is like that already, whatever the precondition says: a batch that broke off is sent again.
+    pub(super) may_be_done: bool,
 }
 
 impl FleetStore {
@@ -133,7 +135,8 @@ impl FleetStore {
         new: Option<&T>,
         precondition: &Precondition,
     ) -> Result<Outcome, FleetError> {
-        let outcomes = self.edit_shard(shard_of(&name.to_string()), &[Change { name, new, precondition }]).await?;
+        let change = Change { name, new, precondition, may_be_done: false };
+        let outcomes = self.edit_shard(shard_of(&name.to_string()), &[change]).await?;
         Ok(outcomes[0])
     }
 
@@ -195,9 +198,12 @@ impl FleetStore {
     pub(super) fn apply<T: FleetEntry>(
         &self,
         table: &mut Table<T>,
-        Change { name, new, precondition }: &Change<'_, T>,
+        Change { name, new, precondition, may_be_done }: &Change<'_, T>,
     ) -> Result<Outcome, FleetError> {
         let now = unix_milliseconds(SystemTime::now());
+        let is_done = *may_be_done && new.is_some() && table.get(name) == *new;
+        let none = Precondition::default();
+        let precondition = if is_done { &none } else { *precondition };
         let (outcome, changed) = decide(table, name, *new, precondition, now)?;
         if let Some((index, shard)) = changed {
             table.set_shard(index, shard);

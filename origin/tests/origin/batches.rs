@@ -63,6 +63,15 @@ async fn a_batch_registers_two_hundred_clusters_in_one_request() {
     assert_eq!((refused.status.as_u16(), problems), (400, vec![&json!("lost-update"), &json!("key-in-use")]));
     assert_eq!(operator.get("/v1/agents/cluster-000").await.body["labels"]["ring"], "canary", "nothing was stored");
 
+    // What is stored has another version than the one that it was based on.
+    let read = operator.get("/v1/agents/cluster-001").await;
+    let based =
+        json!({ "agents": [{ "name": "cluster-001", "labels": { "ring": "late" }, "version": read.body["version"] }] });
+    for outcome in ["changed", "unchanged"] {
+        let made = send(&operator, "/v1/batch", &based).await;
+        assert_eq!((made.status.as_u16(), count(&made.body, "agents", outcome)), (200, 1), "{made:?}");
+    }
+
     for (body, expected) in [
         (json!({ "agent": [] }), "did you mean `agents`?"),
         (json!({ "agents": vec![json!({ "name": "a" }); 1_001] }), "1001 documents, more than 1000"),
