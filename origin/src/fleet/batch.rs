@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_protocol::access_list::shard_of;
+use weir_protocol::access_list::{Table, shard_of};
 
 use super::error::FleetError;
 use super::fleet_entry::FleetEntry;
@@ -22,7 +22,12 @@ impl FleetStore {
             return Ok(Vec::new());
         }
         let (mut table, is_in_shards) = self.read_to_change::<T>().await?;
-        let checked = documents.iter().map(|document| self.apply(&mut table, &change(document)));
+        let before = table.clone();
+        let checked = documents.iter().map(|document| {
+            let outcome = self.apply(&mut table, &change(document))?;
+            free_key(&before, &document.0, outcome)?;
+            Ok(outcome)
+        });
         let checked: Vec<Result<Outcome, FleetError>> = checked.collect();
         let outcomes: Vec<Outcome> = checked.iter().filter_map(|checked| checked.as_ref().ok().copied()).collect();
         self.within_bounds(&table, is_in_shards, &outcomes)?;
@@ -46,6 +51,14 @@ impl FleetStore {
         }
         (stored, None)
     }
+}
+
+/// Shards are not stored in the order of the documents, so an entry cannot get a key that another gives up in the same batch.
+fn free_key<T: FleetEntry>(before: &Table<T>, entry: &T, outcome: Outcome) -> Result<(), FleetError> {
+    let holder = before.holder_of_key(entry).filter(|_| outcome != Outcome::Unchanged);
+    let Some(reason) = holder.and_then(|holder| entry.conflict(holder)) else { return Ok(()) };
+    let reason = format!("{reason}, in a request before this batch");
+    Err(FleetError::Conflict { kind: T::ONE, name: entry.name().to_string(), reason })
 }
 
 fn change<T: FleetEntry>((entry, precondition): &(T, Precondition)) -> Change<'_, T> {

@@ -62,6 +62,16 @@ async fn a_batch_registers_two_hundred_clusters_in_one_request() {
     let problems: Vec<_> = refused.body["errors"].as_array().unwrap().iter().map(|each| &each["problem"]).collect();
     assert_eq!((refused.status.as_u16(), problems), (400, vec![&json!("lost-update"), &json!("key-in-use")]));
     assert_eq!(operator.get("/v1/agents/cluster-000").await.body["labels"]["ring"], "canary", "nothing was stored");
+    // A key cannot change hands in one batch, in either order.
+    let (mut giving, mut getting) = (issuer("cluster-001"), issuer("cluster-002"));
+    giving["jwks"] = issuer("new")["jwks"].clone();
+    getting["jwks"] = issuer("cluster-001")["jwks"].clone();
+    for issuers in [json!([giving, getting]), json!([getting, giving])] {
+        let refused = send(&operator, "/v1/batch", &json!({ "issuers": issuers })).await;
+        let errors = &refused.body["errors"];
+        assert!(refused.status == 400 && errors[0]["problem"] == "key-in-use", "{refused:?}");
+        assert!(errors[0]["name"] == "cluster-002" && errors.as_array().unwrap().len() == 1, "{refused:?}");
+    }
 
     // What is stored has another version than the one that it was based on.
     let read = operator.get("/v1/agents/cluster-001").await;
