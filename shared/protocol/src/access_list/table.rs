@@ -102,10 +102,13 @@ impl<T: Entry> Shard<T> {
     fn changed(&self, name: &T::Name, new: Option<T>, version: u64) -> Self {
         let mut shard = Self { version, ..self.clone() };
         let before = shard.documents.remove(name);
+        let mut given_up = Vec::new();
         if let Some(before) = &before {
             shard.bytes -= before.bytes;
-            for key in before.entry.unique_keys() {
-                shard.unique.remove(&key);
+            given_up = before.entry.unique_keys();
+            given_up.retain(|key| shard.unique.get(key) == Some(name));
+            for key in &given_up {
+                shard.unique.remove(key);
             }
         }
         match new {
@@ -118,7 +121,20 @@ impl<T: Entry> Shard<T> {
                 shard.forget_deletions();
             }
         }
+        given_up.retain(|key| !shard.unique.contains_key(key));
+        if !given_up.is_empty() {
+            shard.find_holders(&given_up);
+        }
         shard
+    }
+
+    /// Finds the other holders of keys: two origins may have defined documents with the same one at the same time.
+    fn find_holders(&mut self, keys: &[UniqueKey]) {
+        for (name, document) in &self.documents {
+            for key in document.entry.unique_keys().into_iter().filter(|key| keys.contains(key)) {
+                self.unique.entry(key).or_insert_with(|| name.clone());
+            }
+        }
     }
 
     fn insert(&mut self, created: u64, changed: u64, entry: T) -> Option<T::Name> {
@@ -401,6 +417,16 @@ mod tests {
         table.set_shard(index, shard);
         assert_eq!(holder(&table, &issuer("two", &["k2"])), None, "it was given up");
         assert_eq!(holder(&table, &issuer("two", &["k1"])).as_deref(), Some("one"));
+
+        // Two origins defined another with the same key at the same time, in the same shard.
+        let mut names = (0..).map(|number| format!("n{number}"));
+        let twin = names.find(|name| shard_of(name) == index).unwrap();
+        for (removed, left) in [("one", &*twin), (&*twin, "one")] {
+            let mut table = Table::new(1, [issuer("one", &["k1"]), issuer(&twin, &["k1"])], []).unwrap();
+            let (index, shard) = table.changed(&removed.parse().unwrap(), None, 2);
+            table.set_shard(index, shard);
+            assert_eq!(holder(&table, &issuer("two", &["k1"])).as_deref(), Some(left));
+        }
     }
 
     proptest! {
