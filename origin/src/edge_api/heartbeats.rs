@@ -1,6 +1,6 @@
 //! `POST /v1/heartbeats`: signed freshness statements, of the services that this origin owns and may vouch for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
@@ -19,6 +19,9 @@ use super::{EdgeApi, InCluster};
 use crate::catalog::Snapshot;
 use crate::cluster::{Owner, owner};
 use crate::reconcile::{Health, RepositoryState};
+
+/// Composed services without a statement: of each the part, and why.
+pub(super) type Unstated = HashMap<ServiceName, (ServiceName, &'static str)>;
 
 /// The most composed services without a statement of which it is remembered that this was logged.
 const MAX_UNSTATED: usize = 1_000;
@@ -103,11 +106,7 @@ impl EdgeApi {
     fn note_unstated(&self, name: &ServiceName, of: Option<(&ServiceName, &'static str)>) {
         let mut unstated = self.unstated.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((part, why)) = of else { return drop(unstated.remove(name)) };
-        if unstated.len() >= MAX_UNSTATED {
-            unstated.clear();
-        }
-        let now = (part.clone(), why);
-        if unstated.insert(name.clone(), now.clone()) != Some(now) {
+        if is_news(&mut unstated, name, (part.clone(), why)) {
             tracing::warn!(service = %name, %part, why, "no freshness statement: nobody knows how fresh this part is");
         }
     }
@@ -134,6 +133,14 @@ impl EdgeApi {
     }
 }
 
+/// Remembers a part without a statement, and why. Whether this was not known.
+fn is_news(unstated: &mut Unstated, name: &ServiceName, now: (ServiceName, &'static str)) -> bool {
+    if unstated.len() >= MAX_UNSTATED && !unstated.contains_key(name) {
+        unstated.clear();
+    }
+    unstated.insert(name.clone(), now.clone()) != Some(now)
+}
+
 /// Since when an upstream that a service follows is unreachable. `None`: nobody knows whether one is.
 fn unreachable_since(snapshot: &Snapshot, service: &Arc<Service>) -> Option<Option<SystemTime>> {
     let current = service.current()?;
@@ -154,4 +161,23 @@ fn unreachable_since(snapshot: &Snapshot, service: &Arc<Service>) -> Option<Opti
         unreachable = unreachable.into_iter().chain(since).min();
     }
     Some(unreachable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_no_news_at_the_bound() {
+        let (mut unstated, part) = (Unstated::new(), "part".parse::<ServiceName>().unwrap());
+        let mut news = |number: usize, why: &'static str| {
+            is_news(&mut unstated, &format!("s{number}").parse().unwrap(), (part.clone(), why))
+        };
+        for expected in [true, false] {
+            assert!((0..MAX_UNSTATED).all(|number| news(number, "it is deleted") == expected), "{expected}");
+        }
+        assert!(news(0, "it has no owner"));
+        assert!(!news(1, "it is deleted"));
+        assert!(news(MAX_UNSTATED, "it is deleted") && news(1, "it is deleted"), "the others are forgotten");
+    }
 }

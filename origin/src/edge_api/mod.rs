@@ -10,13 +10,11 @@ mod observed;
 mod part_statements;
 mod problems;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use http::{Method, Request, Response};
 use tokio::sync::Semaphore;
-use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::{Route, RouteError};
 use weir_publish::{Publisher, Signer};
@@ -54,7 +52,7 @@ pub(crate) struct EdgeApi {
     observed: Observed,
     deliveries: Deliveries,
     /// The composed services without a freshness statement: the part that has none, and why.
-    unstated: Arc<Mutex<HashMap<ServiceName, (ServiceName, &'static str)>>>,
+    unstated: Arc<Mutex<heartbeats::Unstated>>,
     /// `None`: this origin is the only one.
     cluster: Option<InCluster>,
 }
