@@ -72,11 +72,11 @@ pub(crate) async fn start(
 /// The list with all documents of the kinds that it can have. Keys and denials are always in it.
 fn whole_list(mut list: AccessList, tables: &Tables, cluster: Option<&ClusterId>, metrics: &FleetMetrics) -> Bytes {
     let mut fleet = Fleet::default();
-    // What most agents need comes first.
+    // Issuers come first: without them agents are not let in, and a removed one would be trusted on.
     let mut room = MAX_ACCESS_LIST_BYTES - MAX_KEYS_AND_DENIALS_BYTES;
+    add::<Issuer>(&mut fleet, tables, &mut room, metrics);
     add::<Agent>(&mut fleet, tables, &mut room, metrics);
     add::<Assignment>(&mut fleet, tables, &mut room, metrics);
-    add::<Issuer>(&mut fleet, tables, &mut room, metrics);
     list.set_fleet(match cluster {
         Some(cluster) => fleet.of_cluster(cluster),
         None => fleet,
@@ -113,7 +113,9 @@ fn add<T: FleetEntry>(fleet: &mut Fleet, tables: &Tables, room: &mut usize, metr
 mod tests {
     use super::*;
     use serde_json::json;
-    use weir_protocol::access_list::{Entry, Table};
+    use weir_protocol::access_list::{Entry, MAX_KIND_BYTES, Table};
+
+    use crate::config::LimitsConfig;
 
     fn fleet(agents: usize) -> Tables {
         let agents = (0..agents).map(|i| -> Agent { serde_json::from_str(&format!(r#"{{"name": "a{i}"}}"#)).unwrap() });
@@ -132,15 +134,17 @@ mod tests {
             serde_json::from_value(issuer).unwrap()
         };
         let long = "k".repeat(15_000);
-        for (issuers, kid, expected) in [
-            (3, "k", (3, 0)),
-            (Issuer::LIMIT, "k", (Issuer::LIMIT, 0)),
-            (Issuer::LIMIT + 1, "k", (0, 1)),
-            (700, &*long, (0, 1)),
+        for (issuers, kid, agents, expected, of_agents) in [
+            (3, "k", 2, (3, 0), 0),
+            (Issuer::LIMIT, "k", 2, (Issuer::LIMIT, 0), 0),
+            (Issuer::LIMIT + 1, "k", 2, (0, 1), 0),
+            (700, &*long, 2, (0, 1), 0),
+            // Both together are too many: those who let agents in stay.
+            (690, &*long, 5_000, (690, 0), 1),
         ] {
             let issuers = Table::new(7, (0..issuers).map(|number| issuer(number, kid)), []).unwrap();
-            let agents =
-                Table::new(7, fleet(2).agents.documents().cloned(), fleet(3).agents.documents().cloned()).unwrap();
+            let agents = Table::new(7, fleet(agents).agents.documents().cloned(), fleet(3).agents.documents().cloned());
+            let agents = agents.unwrap();
             let tables = Tables { agents, issuers, ..Tables::default() };
             let (mut list, metrics, cluster) = (AccessList::default(), metrics(), "c".parse().unwrap());
             list.deny_agent("denied".parse().unwrap()).unwrap();
@@ -152,8 +156,18 @@ mod tests {
                 if expected.1 == 0 { 7 } else { 0 },
                 "edges keep what they have"
             );
-            assert_eq!((list.fleet().agents.iter().count(), list.denied_agents().count(), of("agents")), (3, 1, 0));
+            let denied = list.denied_agents().count();
+            assert_eq!((list.fleet().agents.iter().count(), denied, of("agents")), (3, 1, of_agents));
         }
+    }
+
+    #[test]
+    fn a_list_has_room_for_all_that_the_default_bounds_allow() {
+        let limits = LimitsConfig::default();
+        let commas = limits.max_agents + limits.max_assignments + limits.max_issuers;
+        // All that a file can have of one kind.
+        let most = limits.fleet_bytes.as_u64() as usize + commas + MAX_KIND_BYTES;
+        assert!(most <= MAX_ACCESS_LIST_BYTES - MAX_KEYS_AND_DENIALS_BYTES, "{most}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -56,7 +56,7 @@ pub struct LimitsConfig {
     pub max_assignments: usize,
     /// Most issuers that operators define. Operators get 429 beyond it. Edges get at most 2,000.
     pub max_issuers: usize,
-    /// Memory of these documents, as JSON. Operators get 429 beyond it. Edges get at most 10 MiB.
+    /// Memory of these documents, as JSON. Operators get 429 beyond it. Edges get at most 10 MiB, with the entries of the file.
     #[serde(with = "config::size")]
     pub fleet_bytes: ByteSize,
     /// Dry runs at a time. Further ones get 503 with `Retry-After`.
@@ -97,7 +97,7 @@ impl Default for LimitsConfig {
             max_agents: 10_000,
             max_assignments: 1_000,
             max_issuers: 2_000,
-            fleet_bytes: ByteSize::mib(10),
+            fleet_bytes: ByteSize::mib(8),
             concurrent_dry_runs: 2,
             observed_agents: observed.agents,
             observed_rows: observed.rows,
