@@ -77,6 +77,10 @@ fn told(answers: &[Result<bool, OriginError>]) -> Answer {
         *response.status_mut() = StatusCode::NO_CONTENT;
         return Ok(response);
     }
+    // No origin of the release before understands it: an edge tries again after ten minutes, as with such an origin itself.
+    if !answers.is_empty() && answers.iter().all(|answer| matches!(answer, Err(OriginError::NotFound))) {
+        return Err(ApiError::NoSuchPath.into());
+    }
     Err(if answers.iter().any(is_named_twice) { error::name_twice() } else { error::not_passed_on() })
 }
 
@@ -94,7 +98,8 @@ mod tests {
             (vec![Ok(true), Ok(false), gone.clone()], 409),
             (vec![Ok(true), gone.clone(), twice.clone()], 204),
             (vec![full.clone(), twice], 429),
-            (vec![gone, full], 503),
+            (vec![gone.clone(), full], 503),
+            (vec![gone.clone(), gone], 404),
             (vec![], 503),
         ] {
             let status = told(&answers).map_or_else(|problem| problem.status(), |response| response.status());
