@@ -131,7 +131,8 @@ origin = [{{ url = "https://127.0.0.1:{listen}", ca = "ca.pem", client_certifica
 def main():
     agents, groups, *rest = sys.argv[1:]
     http = "h3" if "h3" in rest else "h2"
-    for binaries in [pathlib.Path(os.environ["BEFORE"])] * ("BEFORE" in os.environ) + [None]:
+    before = [pathlib.Path(os.environ["BEFORE"])] if "BEFORE" in os.environ else []
+    for binaries in [*before, None]:
         work = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("WORK")))
         try:
             measure(work, int(agents), int(groups), http, "own" in rest, binaries)

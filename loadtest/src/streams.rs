@@ -15,7 +15,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
 use weir_protocol::agent_event::AgentEvent;
-use weir_protocol::token::{Claims, SigningKey, unix_seconds};
+use weir_protocol::token::{Claims, SigningKey, TokenId, unix_seconds};
 use weir_runtime::tls;
 
 use crate::connect;
@@ -79,7 +79,7 @@ fn authorization(plan: &Plan, number: usize, key: &SigningKey) -> anyhow::Result
     }
     let claims = Claims {
         subject: name.parse()?,
-        id: None,
+        id: Some(TokenId::random()?),
         labels: serde_json::from_value(serde_json::json!({ "group": group }))?,
         services,
         expires: unix_seconds(SystemTime::now()) + 86_400,
