@@ -130,9 +130,7 @@ impl Groups {
         if at.since(group.used_at.get()) > IDLE / 2 {
             group.used_at.set(at);
             // Streams alone do not keep it there.
-            if self.groups.get(&group.key).is_none() {
-                self.groups.insert(group.key.clone(), group.clone());
-            }
+            self.groups.get_with_by_ref(&group.key, || group.clone());
         }
         let mut now = group.now.lock().unwrap_or_else(PoisonError::into_inner);
         let known = now.as_ref()?;

@@ -1,8 +1,8 @@
 //! The documents of a kind as a table of [`SHARDS`] shards. A change makes a new version of one shard, and leaves the others
 //! as they are. Pure: revisions are arguments.
 //!
-//! Each document has the revision of its creation and that of its last change. A shard remembers deletions with their
-//! revisions, so that a reader of an earlier version can be told what has changed since.
+//! Each document has the revision of its creation and that of its last change, and a shard remembers deletions with their
+//! revisions. They are stored for readers of an earlier version, to be told what has changed since; edges still get whole lists.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
