@@ -1,6 +1,5 @@
 //! `weir cluster add`: everything that a new cluster needs at the hub, and what to run there.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,8 +15,8 @@ use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query};
-use crate::issue::{Issued, Wanted, issue, label};
 use crate::kind::Kind;
+use crate::token::{Issued, Wanted, issue, label};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -67,14 +66,16 @@ pub struct AddArguments {
 pub(crate) async fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     let ClusterCommand::Add(arguments) = command;
     let (client, name) = (Client::new(&arguments.connection)?, arguments.name.as_str());
-    let labels: BTreeMap<_, _> = arguments.label.iter().cloned().collect();
     // First what may be refused, so that nothing is half done.
-    let agent = (!labels.is_empty()).then(|| json!({ "labels": labels }));
-    let assignment = (!arguments.assign.is_empty()).then(|| json!({ "agents": name, "services": arguments.assign }));
-    let entries = [(Kind::Agent, agent.or(Some(json!({})))), (Kind::Assignment, assignment)];
+    let mut wanted = vec![(Kind::Agent, json!({}))];
+    if !arguments.label.is_empty() {
+        wanted[0].1["labels"] = arguments.label.iter().cloned().collect();
+    }
+    if !arguments.assign.is_empty() {
+        wanted.push((Kind::Assignment, json!({ "agents": name, "services": arguments.assign })));
+    }
     let mut new = Vec::new();
-    for (kind, document) in entries {
-        let Some(document) = document else { continue };
+    for (kind, document) in wanted {
         match client.find(&kind.path(name)?).await? {
             None => new.push((kind, document)),
             Some(present) => is_as_asked_for(kind, name, &present, &document)?,

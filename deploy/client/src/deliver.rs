@@ -82,7 +82,7 @@ pub(crate) async fn forget(arguments: &ForgetArguments) -> anyhow::Result<()> {
 pub(crate) async fn roll_back(arguments: &RollbackArguments) -> anyhow::Result<()> {
     let RollbackArguments { service, revision: wanted, .. } = arguments;
     let client = Client::new(&arguments.connection)?;
-    let (publications, _) = publications(&client, service).await?;
+    let publications = publications(&client, service).await?;
     let to = resolve(&publications, wanted)?;
     let mut body = json!({ "digest": to["digest"] });
     // What somebody else has published meanwhile is not undone unseen.

@@ -3,7 +3,8 @@
 use anyhow::bail;
 use clap::Args;
 use serde_json::Value;
-use weir_protocol::name_glob::NameGlob;
+use weir_protocol::assignment::Assignment;
+use weir_protocol::labels::Labels;
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
@@ -30,6 +31,8 @@ struct Found {
     service: Option<Value>,
     row: Option<Value>,
     agent: Option<Value>,
+    /// What operators say of the agent.
+    entry: Option<Value>,
     assignments: Vec<Value>,
     answer: Value,
 }
@@ -44,10 +47,11 @@ pub(crate) async fn run(arguments: &ExplainArguments) -> anyhow::Result<()> {
         service: client.find(&Kind::Service.path(service)?).await?,
         row: rows.into_iter().next(),
         agent: client.list("/v1/fleet/agents", &agents, "agents").await?.0.into_iter().next(),
+        entry: client.find(&Kind::Agent.path(agent)?).await?,
         assignments: client.list("/v1/assignments", &Query::new(), "assignments").await?.0,
         answer,
     };
-    if found.service.is_none() && found.row.is_none() && found.agent.is_none() {
+    if [&found.service, &found.row, &found.agent, &found.entry].into_iter().all(Option::is_none) {
         bail!("the hub knows neither an agent `{agent}` nor a service `{service}`");
     }
     print(story(agent, service, &found, clock).join("\n"))?;
@@ -67,32 +71,32 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
             let seen = &status["seen"];
             let at = if seen["revision_id"].is_string() {
                 let newest = seen["revision_id"].as_str().map_or(String::new(), shortened);
-                format!(", which is at {newest}, seen {}", clock.time(&seen["seen_at"]))
+                format!(", which is at {newest}, seen {}", clock.ago(&seen["seen_at"]))
             } else {
                 String::new()
             };
             line("upstream", format!("{}{at}", followed(document)));
             if seen["upstream_unreachable_since"].is_string() {
-                line("", format!("it has not answered for {}", clock.time(&seen["upstream_unreachable_since"])));
+                line("", format!("it has not answered since {}", clock.ago(&seen["upstream_unreachable_since"])));
             }
-            let age = clock.generation(&published["generation"]);
-            line("published", format!("{} ({age}), {}", revision(published), text(&status["condition"])));
+            let at = clock.generation(&published["generation"]);
+            line("published", format!("{} ({at}), {}", revision(published), text(&status["condition"])));
             if let Some(reason) = status["failure"]["reason"].as_str() {
                 line("", format!("a newer one is not: {reason}"));
             }
             if status["pinned"].is_object() {
-                line("", format!("it is pinned, since {}", clock.time(&status["pinned"]["since"])));
+                line("", format!("it is pinned, since {}", clock.ago(&status["pinned"]["since"])));
             }
         }
     }
-    let labels = found.agent.as_ref().map_or(&Value::Null, |heard| &heard["labels"]);
+    let labels = found.agent.as_ref().or(found.entry.as_ref()).map_or(&Value::Null, |known| &known["labels"]);
     let by: Vec<_> = found.assignments.iter().filter(|one| assigns(one, agent, labels, service)).collect();
     let by: Vec<_> = by.iter().map(|one| text(&one["name"])).collect();
     line("assigned", if by.is_empty() { "by no assignment".to_owned() } else { format!("by {}", by.join(", ")) });
     match &found.agent {
         None => line("agent", "no edge has heard it".to_owned()),
         Some(heard) => {
-            let (state, at) = (text(&heard["state"]), clock.time(&heard["heard_at"]));
+            let (state, at) = (text(&heard["state"]), clock.ago(&heard["heard_at"]));
             line("agent", format!("{state}, heard {at} by the edge {}", text(&heard["edge"])));
             if let Some(reason) = heard["reason"].as_str() {
                 line("", format!("its credential was refused: {reason}"));
@@ -101,12 +105,12 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     }
     if found.row.is_some() {
         let current = &row["current"];
-        line("has", format!("{}, since {}", revision(current), clock.time(&current["since"])));
+        line("has", format!("{}, since {}", revision(current), clock.ago(&current["since"])));
         line("does", format!("{}, its hook: {}", text(&row["phase"]), text(&row["hook"])));
         let problem = &row["problem"];
         if problem.is_object() {
-            let (kind, tries, since) = (text(&problem["kind"]), text(&problem["tries"]), clock.time(&problem["since"]));
-            line("problem", format!("{kind} for {since}, {tries} tries: {}", text(&problem["text"])));
+            let (kind, tries, since) = (text(&problem["kind"]), text(&problem["tries"]), clock.ago(&problem["since"]));
+            line("problem", format!("{kind} since {since}, {tries} tries: {}", text(&problem["text"])));
         }
     }
     lines
@@ -126,14 +130,10 @@ fn verdict(found: &Found, published: &Value) -> &'static str {
 
 /// Whether an assignment gives a service to an agent.
 fn assigns(assignment: &Value, agent: &str, labels: &Value, service: &str) -> bool {
-    let matches = |pattern: &Value, name: &str| {
-        pattern.as_str().and_then(|text| text.parse::<NameGlob>().ok()).is_some_and(|pattern| pattern.matches(name))
-    };
-    let wanted = assignment["labels"].as_object();
-    let has_labels = wanted.is_none_or(|wanted| wanted.iter().all(|(key, value)| labels[key] == *value));
-    let is_named = assignment["agents"].is_null() || matches(&assignment["agents"], agent);
-    let services = assignment["services"].as_array();
-    has_labels && is_named && services.is_some_and(|all| all.iter().any(|pattern| matches(pattern, service)))
+    let labels = serde_json::from_value::<Labels>(labels.clone()).unwrap_or_default();
+    let (assignment, agent) = (serde_json::from_value::<Assignment>(assignment.clone()), agent.parse());
+    let (Ok(assignment), Ok(agent)) = (assignment, agent) else { return false };
+    assignment.is_for(&agent, &labels) && assignment.services.iter().any(|pattern| pattern.matches(service))
 }
 
 #[cfg(test)]
@@ -155,6 +155,7 @@ mod tests {
                 "problem": {"kind": "hook-failed", "tries": 7, "since": "2026-01-02T03:04:05Z", "text": "exit status 1"},
             })),
             agent: Some(json!({"state": "live", "edge": "paris", "labels": {"ring": "canary"}})),
+            entry: None,
             assignments: vec![
                 json!({"name": "canaries", "labels": {"ring": "canary"}, "services": ["shop-*"]}),
                 json!({"name": "others", "agents": "laptop-*", "services": ["*"]}),
@@ -174,7 +175,7 @@ shop-a at cluster-1: it lacks what is published, because of a problem
   agent      live, heard - by the edge paris
   has        old, since -
   does       hook, its hook: failed
-  problem    hook-failed for 2026-01-02T03:04:05Z, 7 tries: exit status 1";
+  problem    hook-failed since 2026-01-02T03:04:05Z, 7 tries: exit status 1";
         assert_eq!(said, expected);
         let nobody = Found { service: None, row: None, agent: None, ..found() };
         let said = story("cluster-1", "bank", &nobody, Clock::new(true)).join("\n");

@@ -18,7 +18,7 @@ Examples:
   weir get services 'shop-*'         those whose names match
   weir get services --repository shop -o wide
   weir get agents --state silent     agents that no edge hears
-  weir get assignments -o json       what the API answered";
+  weir get assignments -o json       as the API has them";
 
 /// What to list.
 #[derive(Debug, Args)]
@@ -63,7 +63,8 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     }) {
         bail!("there is no {} `{}`", kind.singular(), missing.0);
     }
-    let none = format!("there are no {} that match", kind.plural());
+    let matching = if patterns.is_empty() && query.is_empty() { "" } else { " that match" };
+    let none = format!("there are no {}{matching}", kind.plural());
     output.list(kind.plural(), &entries, name, |entries| table(*kind, entries, clock, is_wide), &none)?;
     if *kind == Kind::Agent && matches!(output.output, Format::Table | Format::Wide) {
         crate::not_known::print(&answer, clock)?;

@@ -43,20 +43,13 @@ pub struct DiffArguments {
     connection: ConnectionArguments,
 }
 
-/// The publications of a service, newest first, and the rest of the answer.
-pub(crate) async fn publications(client: &Client, service: &str) -> anyhow::Result<(Vec<Value>, Value)> {
-    let path = format!("{}/history", Kind::Service.path(service)?);
-    let (mut all, mut page) = (Vec::new(), None);
-    loop {
-        let mut query: Query = vec![("limit", "200".to_owned())];
-        query.extend(page.map(|page| ("page", page)));
-        let mut answer = client.get(&path, &query).await?;
-        all.extend(answer["publications"].as_array_mut().map(std::mem::take).unwrap_or_default());
-        page = answer["next_page"].as_str().map(str::to_owned);
-        if page.is_none() {
-            return Ok((all, answer));
-        }
-    }
+/// The most publications on a page.
+const PAGE: &str = "200";
+
+/// The publications of a service, newest first.
+pub(crate) async fn publications(client: &Client, service: &str) -> anyhow::Result<Vec<Value>> {
+    let (path, query) = (format!("{}/history", Kind::Service.path(service)?), vec![("limit", PAGE.to_owned())]);
+    Ok(client.list(&path, &query, "publications").await?.0)
 }
 
 /// The publication that a person means.
@@ -97,7 +90,7 @@ fn is_named(one: &Value, named: &str) -> bool {
 pub(crate) async fn list(arguments: &HistoryArguments) -> anyhow::Result<()> {
     let HistoryArguments { service, output, .. } = arguments;
     let client = Client::new(&arguments.connection)?;
-    let (publications, _) = publications(&client, service).await?;
+    let publications = publications(&client, service).await?;
     let name = |one: &Value| text(&one["digest"]);
     let (clock, is_wide) = (output.clock(), output.is_wide());
     let none = format!("{service} has published nothing yet");
@@ -137,7 +130,7 @@ pub(crate) fn table(publications: &[Value], clock: Clock, is_wide: bool) -> Tabl
 pub(crate) async fn diff(arguments: &DiffArguments) -> anyhow::Result<()> {
     let DiffArguments { service, from, to, output, .. } = arguments;
     let client = Client::new(&arguments.connection)?;
-    let (publications, _) = publications(&client, service).await?;
+    let publications = publications(&client, service).await?;
     let (from, to) = (resolve(&publications, from)?, resolve(&publications, to)?);
     let query: Query = vec![("from", text(&from["digest"])), ("to", text(&to["digest"])), ("limit", "1000".to_owned())];
     let answer = client.get(&format!("{}/diff", Kind::Service.path(service)?), &query).await?;

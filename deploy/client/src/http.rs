@@ -21,6 +21,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The entries of a page of a list.
 const PAGE: &str = "1000";
 
+/// Requests of one command at a time.
+const AT_ONCE: usize = 16;
+
 /// An origin refused a request.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.text())]
@@ -38,7 +41,8 @@ impl Refused {
         if text.is_empty() {
             text = format!("the server answered {status}");
         }
-        for error in &self.errors {
+        // A single error of a document is the detail already.
+        for error in self.errors.iter().filter(|error| !self.detail.contains(error.as_str())) {
             text = format!("{text}\n  {error}");
         }
         match status {
@@ -118,35 +122,6 @@ impl Client {
         if status.is_success() { Ok((status, body)) } else { Err(refused(status, &body).into()) }
     }
 
-    /// All entries of a list, page by page. The rest of the answer is that of the first page.
-    pub(crate) async fn list(&self, path: &str, query: &Query, key: &str) -> anyhow::Result<(Vec<Value>, Value)> {
-        let (mut entries, mut first, mut page) = (Vec::new(), None, None::<(&'static str, String)>);
-        loop {
-            let mut query = query.clone();
-            query.push(("limit", PAGE.to_owned()));
-            query.extend(page.take());
-            let mut answer = self.get(path, &query).await?;
-            let listed = answer.get_mut(key).and_then(Value::as_array_mut).map(std::mem::take);
-            entries.extend(listed.with_context(|| format!("the answer of {path} has no `{key}`"))?);
-            let next = [("page", "next_page"), ("cursor", "cursor")];
-            page = next.into_iter().find_map(|(name, of)| Some((name, answer[of].as_str()?.to_owned())));
-            first.get_or_insert(answer);
-            if page.is_none() {
-                return Ok((entries, first.unwrap_or_default()));
-            }
-        }
-    }
-}
-
-/// Requests of one command at a time.
-const AT_ONCE: usize = 16;
-
-/// Whether a list says of an object that another origin owns it: its state is not in it.
-pub(crate) fn is_elsewhere(entry: &Value) -> bool {
-    entry["status"]["condition"] == "elsewhere" || entry["status"]["health"] == "elsewhere"
-}
-
-impl Client {
     /// A list of objects with their states, also of those that other origins own: these are asked for by name, where one passes
     /// the request on. What stays elsewhere is not known, because its owner does not answer.
     pub(crate) async fn with_states(&self, kind: Kind, query: &Query) -> anyhow::Result<Vec<Value>> {
@@ -162,6 +137,32 @@ impl Client {
         });
         Ok(stream::iter(found).buffered(AT_ONCE).collect().await)
     }
+
+    /// All entries of a list, page by page. The rest of the answer is that of the first page.
+    pub(crate) async fn list(&self, path: &str, query: &Query, key: &str) -> anyhow::Result<(Vec<Value>, Value)> {
+        let (mut entries, mut first, mut page) = (Vec::new(), None, None::<(&'static str, String)>);
+        loop {
+            let mut query = query.clone();
+            if !query.iter().any(|(key, _)| *key == "limit") {
+                query.push(("limit", PAGE.to_owned()));
+            }
+            query.extend(page.take());
+            let mut answer = self.get(path, &query).await?;
+            let listed = answer.get_mut(key).and_then(Value::as_array_mut).map(std::mem::take);
+            entries.extend(listed.with_context(|| format!("the answer of {path} has no `{key}`"))?);
+            let next = [("page", "next_page"), ("cursor", "cursor")];
+            page = next.into_iter().find_map(|(name, of)| Some((name, answer[of].as_str()?.to_owned())));
+            first.get_or_insert(answer);
+            if page.is_none() {
+                return Ok((entries, first.unwrap_or_default()));
+            }
+        }
+    }
+}
+
+/// Whether a list says of an object that another origin owns it: its state is not in it.
+pub(crate) fn is_elsewhere(entry: &Value) -> bool {
+    entry["status"]["condition"] == "elsewhere" || entry["status"]["health"] == "elsewhere"
 }
 
 /// Whether an error may be over soon: the server was not reached, or says that it cannot answer now.
@@ -182,13 +183,10 @@ async fn body_of(response: Response) -> anyhow::Result<String> {
 fn refused(status: StatusCode, body: &Value) -> Refused {
     let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
     let errors = body["errors"].as_array().into_iter().flatten();
-    let text_of = |error: &Value, key: &str| error[key].as_str().map(str::to_owned);
-    let error = |error: &Value| match (text_of(error, "field"), text_of(error, "message"), text_of(error, "name")) {
-        (Some(field), Some(message), _) => format!("{field}: {message}"),
-        (_, _, Some(name)) => {
-            let (kind, detail) = (text_of(error, "kind"), text_of(error, "detail"));
-            format!("{} {name}: {}", kind.unwrap_or_default(), detail.unwrap_or_else(|| error.to_string()))
-        }
+    // Of a document, or of one of several.
+    let error = |error: &Value| match (error["detail"].as_str(), error["kind"].as_str(), error["name"].as_str()) {
+        (Some(detail), Some(kind), Some(name)) => format!("{kind} {name}: {detail}"),
+        (Some(detail), ..) => detail.to_owned(),
         _ => error.as_str().map_or_else(|| error.to_string(), str::to_owned),
     };
     let kind = text("type").rsplit(':').next().unwrap_or_default().to_owned();

@@ -12,20 +12,18 @@ mod fleet;
 mod get;
 mod history;
 mod http;
-mod issue;
 mod kind;
 mod not_known;
 mod output;
 mod status;
 mod table;
 mod text;
+pub mod token;
 mod wait;
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
-
-pub use issue::{Issued, Wanted, issue, label};
 
 /// The commands.
 #[derive(Debug, Subcommand)]

@@ -14,7 +14,7 @@ pub(crate) enum Format {
     Table,
     /// A table with more columns, which may be wider than the terminal
     Wide,
-    /// What the origin answered
+    /// The objects as the API has them
     Json,
     /// Names alone, one in a line
     Name,

@@ -93,12 +93,12 @@ fn report(answers: &Answers, clock: Clock) -> Report {
         } else {
             (&status["since"], &status["failure"]["reason"])
         };
-        format!("{} for {}: {}", text(&one["name"]), clock.time(since), text(reason))
+        format!("{} since {}: {}", text(&one["name"]), clock.ago(since), text(reason))
     });
     let ill = |each: &&Value| each["status"]["condition"] == "unhealthy";
     named(&mut not_well, "service", services.iter().filter(ill), |one| {
         let failure = &one["status"]["failure"];
-        format!("{} for {}: {}", text(&one["name"]), clock.time(&failure["since"]), text(&failure["reason"]))
+        format!("{} since {}: {}", text(&one["name"]), clock.ago(&failure["since"]), text(&failure["reason"]))
     });
     named(
         &mut not_well,
@@ -113,14 +113,14 @@ fn report(answers: &Answers, clock: Clock) -> Report {
             "{} is {}, last heard {}{reason}",
             text(&one["agent"]),
             text(&one["state"]),
-            clock.time(&one["heard_at"])
+            clock.ago(&one["heard_at"])
         )
     });
     for group in problems.iter().filter(|group| group["key"].is_string()) {
         let (kind, rows, agents) = (text(&group["key"]), text(&group["rows"]), text(&group["agents"]));
-        let since = clock.time(&group["since"]);
+        let since = clock.ago(&group["since"]);
         not_well.push(format!(
-            "{rows} rows of {agents} agents: {kind}, the oldest for {since} (`weir fleet --problem {kind}`)"
+            "{kind}: {rows} rows of {agents} agents, the first since {since} (`weir fleet --problem {kind}`)"
         ));
     }
     not_well.extend(not_known::sentences(summary, clock));
@@ -129,16 +129,16 @@ fn report(answers: &Answers, clock: Clock) -> Report {
     let state = |name: &'static str| count(agents, &move |each| each["state"] == name);
     let healthy = count(repositories, &|each| each["status"]["health"] == "healthy");
     let numbers = vec![
-        format!("{} repositories: {healthy} healthy", repositories.len()),
+        format!("repositories  {}, {healthy} healthy", repositories.len()),
         format!(
-            "{} services: {} following, {} pinned, {} pending",
+            "services      {}, {} following, {} pinned, {} pending",
             services.len(),
             condition("following"),
             condition("pinned"),
             condition("pending")
         ),
-        format!("{} agents: {} live, {} silent", agents.len(), state("live"), state("silent")),
-        format!("{} rows of what agents run", text(&summary["total"])),
+        format!("agents        {}, {} live, {} silent", agents.len(), state("live"), state("silent")),
+        format!("rows          {}, one for each agent and service", text(&summary["total"])),
     ];
     Report { numbers, not_well }
 }
@@ -167,7 +167,7 @@ mod tests {
         };
         let said = report(&well, Clock::new(true));
         assert!(said.is_well(), "{:?}", said.not_well);
-        assert_eq!(said.numbers[0], "1 repositories: 1 healthy");
+        assert_eq!(said.numbers[0], "repositories  1, 1 healthy");
         let at = "2026-01-02T03:04:05Z";
         let ill = Answers {
             repositories: vec![
@@ -184,11 +184,11 @@ mod tests {
         let said = report(&ill, Clock::new(true)).text("hub.example");
         for part in [
             "hub.example: something is not well",
-            "! repository shop for 2026-01-02T03:04:05Z: no route",
+            "! repository shop since 2026-01-02T03:04:05Z: no route",
             "! not known, its owner does not answer: repository far",
-            "! service shop-a for 2026-01-02T03:04:05Z: no folder",
+            "! service shop-a since 2026-01-02T03:04:05Z: no folder",
             "! agent: 2 more",
-            "! 3 rows of 2 agents: hook-failed",
+            "! hook-failed: 3 rows of 2 agents, the first since",
             "paris",
         ] {
             assert!(said.contains(part), "{part}: {said}");

@@ -32,6 +32,13 @@ impl Clock {
         }
     }
 
+    /// The same within a sentence.
+    pub(crate) fn ago(&self, value: &Value) -> String {
+        let time = self.time(value);
+        let is_age = value.is_string() && !self.utc && !time.starts_with("in ");
+        if is_age { format!("{time} ago") } else { time }
+    }
+
     /// The time of a generation, in Unix milliseconds.
     pub(crate) fn generation(&self, value: &Value) -> String {
         let Some(milliseconds) = value.as_u64() else { return NONE.to_owned() };
@@ -137,6 +144,8 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(100);
         let clock = |utc| Clock { now, utc };
         assert_eq!(clock(false).time(&json!("1970-01-01T00:01:00Z")), "40s");
+        let ago = |utc| clock(utc).ago(&json!("1970-01-01T00:01:00Z"));
+        assert_eq!([ago(false), ago(true), clock(false).ago(&json!(null))], ["40s ago", "1970-01-01T00:01:00Z", "-"]);
         assert_eq!(clock(true).time(&json!("1970-01-01T00:01:00Z")), "1970-01-01T00:01:00Z");
         assert_eq!(clock(false).generation(&json!(110_000)), "in 10s");
         assert_eq!(

@@ -21,7 +21,7 @@ Examples:
   weir wait shop-prod 1.4.2 --for current
 
 The exit status is 0 when every agent has it that follows the service and was heard within a day, and when nothing is unknown; 1
-as soon as an agent's check refuses it, or when the hub refuses the question; 2 when the time is over. A revision that nobody knows
+as soon as an agent's check refuses it, or when the hub refuses the question, as for a service that is not there; 2 when the time is over. A revision that nobody knows
 is not there yet.";
 
 /// How often an origin is asked.
@@ -145,7 +145,7 @@ async fn ask(client: &Client, arguments: &WaitArguments) -> anyhow::Result<Answe
     };
     let counted: Query = vec![("service", service.clone()), ("limit", "1".to_owned())];
     let counted = client.get("/v1/fleet/rows", &counted).await?;
-    let document = client.find(&Kind::Service.path(&service)?).await?.unwrap_or_default();
+    let document = client.get(&Kind::Service.path(&service)?, &Query::new()).await?;
     let published = document["status"]["published"]["digest"].clone();
     Ok(Answers { lacking, in_hook, rows: counted["total"].as_u64().unwrap_or_default(), published })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use weir_client::{Wanted, issue, label};
+use weir_client::token::{Wanted, issue, label};
 use weir_protocol::name::NodeName;
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::token::TokenId;

@@ -160,7 +160,7 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     trial.succeeds(&format!("wait shop {first} --timeout 120s"))?;
     assert_eq!(trial.has().as_deref(), Some("1"));
     let status = trial.until("status", "all is well")?;
-    assert!(status.contains("1 services: 1 following") && status.contains("1 agents: 1 live"), "{status}");
+    assert!(status.contains("services      1, 1 following") && status.contains("agents        1, 1 live"), "{status}");
 
     trial.upstream.write("version", "2")?;
     let second = trial.upstream.commit_and_push("two")?;
