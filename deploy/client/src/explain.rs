@@ -77,7 +77,7 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
             };
             line("upstream", format!("{}{at}", followed(document)));
             if seen["upstream_unreachable_since"].is_string() {
-                line("", format!("it has not answered since {}", clock.ago(&seen["upstream_unreachable_since"])));
+                line("", format!("it has not answered {}", clock.since(&seen["upstream_unreachable_since"])));
             }
             let at = clock.generation(&published["generation"]);
             line("published", format!("{} ({at}), {}", revision(published), text(&status["condition"])));
@@ -85,7 +85,7 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
                 line("", format!("a newer one is not: {reason}"));
             }
             if status["pinned"].is_object() {
-                line("", format!("it is pinned, since {}", clock.ago(&status["pinned"]["since"])));
+                line("", format!("it is pinned {}", clock.since(&status["pinned"]["since"])));
             }
         }
     }
@@ -105,12 +105,13 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     }
     if found.row.is_some() {
         let current = &row["current"];
-        line("has", format!("{}, since {}", revision(current), clock.ago(&current["since"])));
+        line("has", format!("{} {}", revision(current), clock.since(&current["since"])));
         line("does", format!("{}, its hook: {}", text(&row["phase"]), text(&row["hook"])));
         let problem = &row["problem"];
         if problem.is_object() {
-            let (kind, tries, since) = (text(&problem["kind"]), text(&problem["tries"]), clock.ago(&problem["since"]));
-            line("problem", format!("{kind} since {since}, {tries} tries: {}", text(&problem["text"])));
+            let (kind, tries, since) =
+                (text(&problem["kind"]), text(&problem["tries"]), clock.since(&problem["since"]));
+            line("problem", format!("{kind} {since}, {tries} tries: {}", text(&problem["text"])));
         }
     }
     lines
@@ -173,7 +174,7 @@ shop-a at cluster-1: it lacks what is published, because of a problem
   published  1.2.0 (1970-01-01T00:00:01Z), following
   assigned   by canaries
   agent      live, heard - by the edge paris
-  has        old, since -
+  has        old since -
   does       hook, its hook: failed
   problem    hook-failed since 2026-01-02T03:04:05Z, 7 tries: exit status 1";
         assert_eq!(said, expected);

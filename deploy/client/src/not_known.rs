@@ -14,8 +14,8 @@ const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
     let mut said = Vec::new();
     for edge in answer["incomplete"].as_array().into_iter().flatten() {
-        let (name, since) = (text(&edge["edge"]), clock.ago(&edge["since"]));
-        said.push(format!("not known: what agents of the edge {name} run; it has not told all since {since}"));
+        let (name, since) = (text(&edge["edge"]), clock.since(&edge["since"]));
+        said.push(format!("not known: what agents of the edge {name} run; it has not told all {since}"));
     }
     let number = |key: &str| answer[key].as_u64().filter(|number| *number > 0);
     if let Some(number) = number("unknown") {

@@ -93,12 +93,12 @@ fn report(answers: &Answers, clock: Clock) -> Report {
         } else {
             (&status["since"], &status["failure"]["reason"])
         };
-        format!("{} since {}: {}", text(&one["name"]), clock.ago(since), text(reason))
+        format!("{} {}: {}", text(&one["name"]), clock.since(since), text(reason))
     });
     let ill = |each: &&Value| each["status"]["condition"] == "unhealthy";
     named(&mut not_well, "service", services.iter().filter(ill), |one| {
         let failure = &one["status"]["failure"];
-        format!("{} since {}: {}", text(&one["name"]), clock.ago(&failure["since"]), text(&failure["reason"]))
+        format!("{} {}: {}", text(&one["name"]), clock.since(&failure["since"]), text(&failure["reason"]))
     });
     named(
         &mut not_well,
@@ -118,9 +118,9 @@ fn report(answers: &Answers, clock: Clock) -> Report {
     });
     for group in problems.iter().filter(|group| group["key"].is_string()) {
         let (kind, rows, agents) = (text(&group["key"]), text(&group["rows"]), text(&group["agents"]));
-        let since = clock.ago(&group["since"]);
+        let since = clock.since(&group["since"]);
         not_well.push(format!(
-            "{kind}: {rows} rows of {agents} agents, the first since {since} (`weir fleet --problem {kind}`)"
+            "{kind}: {rows} rows of {agents} agents, the oldest {since} (`weir fleet --problem {kind}`)"
         ));
     }
     not_well.extend(not_known::sentences(summary, clock));
@@ -188,7 +188,7 @@ mod tests {
             "! not known, its owner does not answer: repository far",
             "! service shop-a since 2026-01-02T03:04:05Z: no folder",
             "! agent: 2 more",
-            "! hook-failed: 3 rows of 2 agents, the first since",
+            "! hook-failed: 3 rows of 2 agents, the oldest since",
             "paris",
         ] {
             assert!(said.contains(part), "{part}: {said}");

@@ -39,6 +39,12 @@ impl Clock {
         if is_age { format!("{time} ago") } else { time }
     }
 
+    /// For how long something has been so.
+    pub(crate) fn since(&self, value: &Value) -> String {
+        let time = self.time(value);
+        if value.is_string() && !self.utc { format!("for {time}") } else { format!("since {time}") }
+    }
+
     /// The time of a generation, in Unix milliseconds.
     pub(crate) fn generation(&self, value: &Value) -> String {
         let Some(milliseconds) = value.as_u64() else { return NONE.to_owned() };
@@ -146,6 +152,8 @@ mod tests {
         assert_eq!(clock(false).time(&json!("1970-01-01T00:01:00Z")), "40s");
         let ago = |utc| clock(utc).ago(&json!("1970-01-01T00:01:00Z"));
         assert_eq!([ago(false), ago(true), clock(false).ago(&json!(null))], ["40s ago", "1970-01-01T00:01:00Z", "-"]);
+        let since = |utc| clock(utc).since(&json!("1970-01-01T00:01:00Z"));
+        assert_eq!([since(false), since(true)], ["for 40s", "since 1970-01-01T00:01:00Z"]);
         assert_eq!(clock(true).time(&json!("1970-01-01T00:01:00Z")), "1970-01-01T00:01:00Z");
         assert_eq!(clock(false).generation(&json!(110_000)), "in 10s");
         assert_eq!(
