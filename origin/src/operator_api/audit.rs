@@ -9,11 +9,6 @@ use super::access::Caller;
 use super::route::Route;
 use crate::catalog::LONGEST_REASON;
 
-/// Whether a request changes something or triggers work.
-pub(super) fn is_audited(route: &Route, method: &Method) -> bool {
-    !matches!(*method, Method::GET | Method::HEAD) && !matches!(route, Route::DryRun(_) | Route::AssignmentDryRun)
-}
-
 /// Logs one line with the status and the reason of a refusal.
 pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<Response<Body>, Problem>) {
     let (status, reason) = end(answer);
@@ -39,14 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_logged_with_the_reason_of_a_refusal() {
-        let route = |path| Route::parse(path).unwrap();
-        let pin = route("/v1/services/shop/pin");
-        assert!(is_audited(&pin, &Method::PUT) && is_audited(&pin, &Method::DELETE));
-        assert!(is_audited(&route("/v1/services/shop/rollback"), &Method::POST));
-        assert!(is_audited(&route("/v1/repositories/shop/refresh"), &Method::POST));
-        assert!(!is_audited(&route("/v1/services/shop"), &Method::GET));
-        assert!(!is_audited(&route("/v1/services/shop/dry-run"), &Method::POST));
+    fn a_refusal_is_logged_with_its_reason() {
         let refused = end(&Err(problems::no_such_service(&"shop".parse().unwrap())));
         assert_eq!(refused, (StatusCode::NOT_FOUND, Some("There is no service `shop` here.".to_owned())));
         assert_eq!(end(&Ok(Response::new(Body::Empty))), (StatusCode::OK, None));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use tokio::task::spawn_blocking;
 use weir_protocol::access_list::{AccessList, Entry};
 use weir_protocol::assignment::{Agent, Assignment};
@@ -20,6 +20,7 @@ use super::conditions::precondition;
 use super::document::{Document, listing};
 use super::page::Page;
 use super::problems;
+use super::route::Action;
 use super::validation::{Object, ParsedDocument, explained};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
@@ -50,26 +51,26 @@ impl OperatorApi {
     pub(super) async fn entry<D>(
         &self,
         name: &<D::Entry as Entry>::Name,
+        action: Action,
         head: &Parts,
         body: Bytes,
     ) -> Result<Response<Body>, Problem>
     where
         D: EntryDocument<Entry: FleetEntry> + Object + Send + 'static,
     {
-        match head.method {
-            Method::GET | Method::HEAD => {
-                self.fleet.read_again::<D::Entry>().await?;
-                Ok(self.shown::<D>(name)?.answer(StatusCode::OK, &head.headers))
-            }
-            Method::PUT => {
+        match action {
+            Action::Put => {
                 let status = self.put_entry::<D>(name, head, body).await?;
                 Ok(self.shown::<D>(name)?.answer(status, &head.headers))
             }
-            Method::DELETE => {
+            Action::Delete => {
                 self.fleet.delete::<D::Entry>(name, &precondition(&head.headers)?).await?;
                 Ok(no_content())
             }
-            _ => Err(Problem::method_not_allowed("GET, HEAD, PUT, DELETE")),
+            _ => {
+                self.fleet.read_again::<D::Entry>().await?;
+                Ok(self.shown::<D>(name)?.answer(StatusCode::OK, &head.headers))
+            }
         }
     }
 

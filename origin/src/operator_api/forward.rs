@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode, header};
 use serde::Deserialize;
 use tokio::time::timeout;
 use weir_ownership::Event;
@@ -16,9 +16,8 @@ use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use super::access::Caller;
-use super::audit;
 use super::problems::{self, SOON};
-use super::route::Route;
+use super::route::{Action, Route, Subject};
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
 use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, View};
 use crate::member_client::{MemberClient, MemberError};
@@ -34,16 +33,6 @@ pub(crate) struct Members {
     pub(crate) client: Arc<MemberClient>,
     pub(crate) replicas: Replicas,
     pub(crate) names: ServiceNames,
-}
-
-/// What a request is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Subject {
-    /// No single repository: any origin answers.
-    Any,
-    Repository(RepositoryName),
-    /// The repository of this service.
-    Service(ServiceName),
 }
 
 /// The sources in a document of a service, or of one of its parts.
@@ -70,39 +59,13 @@ impl NamedSource {
 
 impl Subject {
     /// A document of a service names the repository that it is for. If it cannot be read, any origin can say so.
-    fn of(route: &Route, method: &Method, body: &[u8]) -> Self {
-        match route {
-            Route::Repositories
-            | Route::Services
-            // These belong to no repository.
-            | Route::Agents
-            | Route::Agent(_)
-            | Route::Assignments
-            | Route::Assignment(_)
-            | Route::AssignmentDryRun
-            | Route::Issuers
-            | Route::Issuer(_)
-            | Route::Batch
-            // Each origin hears all edges.
-            | Route::FleetRows
-            | Route::FleetAgents
-            | Route::FleetAgent(_)
-            | Route::FleetSummary
-            | Route::Edge(_) => Self::Any,
-            Route::Repository(name) | Route::Refresh(name) | Route::Confirm(name) | Route::Webhook(_, name) => {
-                Self::Repository(name.clone())
-            }
-            Route::Service(_) | Route::DryRun(_) if *method == Method::PUT || !body.is_empty() => {
-                let named = serde_json::from_slice::<NamedSource>(body);
-                named.ok().and_then(NamedSource::home).unwrap_or(Self::Any)
-            }
-            Route::Service(name)
-            | Route::History(name)
-            | Route::Diff(name)
-            | Route::Rollback(name)
-            | Route::Pin(name)
-            | Route::DryRun(name) => Self::Service(name.clone()),
+    fn of(route: &Route, action: Action, body: &[u8]) -> Self {
+        let has_document = matches!(route, Route::Service(_) | Route::DryRun(_));
+        if has_document && (action == Action::Put || !body.is_empty()) {
+            let named = serde_json::from_slice::<NamedSource>(body);
+            return named.ok().and_then(NamedSource::home).unwrap_or(Self::Any);
         }
+        route.subject()
     }
 
     /// The kind and the name of the object. `None`: any origin answers.
@@ -158,13 +121,13 @@ impl Members {
     pub(super) async fn forward(
         &self,
         at: impl Fn() -> Arc<Snapshot>,
-        route: &Route,
+        (route, action): (&Route, Action),
         (head, body): (&Parts, &Bytes),
         caller: &Caller,
     ) -> Result<Answerer, Problem> {
-        let subject = Subject::of(route, &head.method, body);
+        let subject = Subject::of(route, action, body);
         // Where this origin has the service. Its copy may be old, and the service may have moved.
-        let stored = Subject::of(route, &Method::GET, &[]);
+        let stored = route.subject();
         if let (Subject::Service(_), Some(home)) = (&stored, stored.repository(&at())) {
             self.replicas.owner(&home).await?;
             if stored.repository(&at()) != Some(home) {
@@ -180,7 +143,7 @@ impl Members {
         if !is_known() {
             self.replicas.read_all_again().await?;
         }
-        let reads = matches!(head.method, Method::GET | Method::HEAD);
+        let reads = action == Action::Read;
         if reads
             && !is_known()
             && let Some((kind, name)) = subject.named()
@@ -200,20 +163,19 @@ impl Members {
                 Route::Service(name) => {
                     return Err(Refusal::MissingRepository(name.clone(), repository).into());
                 }
-                Route::Repository(_) if head.method == Method::DELETE => {
+                Route::Repository(_) if action == Action::Delete => {
                     return Err(problems::no_such_repository(&repository));
                 }
                 _ => {}
             }
         }
-        let creates = matches!(route, Route::Repository(_)) && head.method == Method::PUT;
+        let creates = matches!(route, Route::Repository(_)) && action == Action::Put;
         let is_forwarded = caller.forwarded_by.is_some();
-        let repository = changed_in(route, &head.method, &at(), is_forwarded).unwrap_or(repository);
+        let repository = changed_in(route, action, &at(), is_forwarded).unwrap_or(repository);
         let Some(member) = self.destination(&repository, &at, creates, is_forwarded).await? else {
             return Ok(Answerer::Me(Some(repository)));
         };
-        let changes = audit::is_audited(route, &head.method);
-        let no_answer = if changes { OUTCOME_UNKNOWN } else { NOTHING_CHANGED };
+        let no_answer = if action.changes() { OUTCOME_UNKNOWN } else { NOTHING_CHANGED };
         let request = (head.clone(), Body::from(body.clone()));
         let answer = self.send(&member, Some(&caller.name), request, no_answer).await?;
         if reads && matches!(route, Route::Repository(_) | Route::Service(_)) {
@@ -348,9 +310,9 @@ impl Members {
 
 /// The repository whose owner answers the `PUT` of a service: the one that has it now. One member has passed it on already
 /// if this origin does not own that one.
-fn changed_in(route: &Route, method: &Method, at: &Snapshot, is_forwarded: bool) -> Option<RepositoryName> {
+fn changed_in(route: &Route, action: Action, at: &Snapshot, is_forwarded: bool) -> Option<RepositoryName> {
     let Route::Service(name) = route else { return None };
-    let home = at.definitions.services.get(name).filter(|_| *method == Method::PUT)?.document.repository();
+    let home = at.definitions.services.get(name).filter(|_| action == Action::Put)?.document.repository();
     (!is_forwarded || at.owns(home)).then(|| home.clone())
 }
 
@@ -376,11 +338,13 @@ fn other_files(view: &View) -> impl Iterator<Item = &Member> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::Method;
 
     #[test]
     fn a_document_goes_to_the_owner_of_the_repository_that_it_names() {
         let subject = |method: Method, path: &str, body: &str| {
-            Subject::of(&Route::parse(path).unwrap(), &method, body.as_bytes())
+            let route = Route::parse(path).unwrap();
+            Subject::of(&route, route.action(&method).unwrap(), body.as_bytes())
         };
         let repository = |name: &str| Subject::Repository(name.parse().unwrap());
         let service = |name: &str| Subject::Service(name.parse().unwrap());

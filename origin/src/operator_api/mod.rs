@@ -32,7 +32,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use prometheus::Registry;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
@@ -61,7 +61,7 @@ use self::forward::{Answerer, DELIVERY_UNKNOWN};
 pub(crate) use self::metrics::OperatorMetrics;
 use self::moves::{EditedBy, ServicePut};
 use self::page::Page;
-use self::route::Route;
+use self::route::{Action, Route};
 use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
 use self::webhook::Webhooks;
@@ -203,10 +203,10 @@ impl OperatorApi {
         from: Option<SocketAddr>,
     ) -> Result<Response<Body>, Problem> {
         let (head, body) = request.into_parts();
-        let (provider, name) = match route {
-            Ok(Route::Webhook(provider, name)) if head.method == Method::POST => (provider, name),
-            Ok(route) => return Err(Problem::method_not_allowed(route.methods())),
-            Err(RouteError::Unknown) => {
+        let (provider, name) = match route.map(|route| (route.action(&head.method), route)) {
+            Ok((Err(not_allowed), _)) => return Err(not_allowed),
+            Ok((_, Route::Webhook(provider, name))) => (provider, name),
+            Ok(_) | Err(RouteError::Unknown) => {
                 let detail = format!("Send webhooks to /v1/webhooks/<provider>/<repository>; {UnknownProvider}.");
                 return Err(Problem::new(StatusCode::NOT_FOUND, "no-such-path", "No such path", detail));
             }
@@ -229,13 +229,14 @@ impl OperatorApi {
         caller: Caller,
     ) -> Result<Response<Body>, Problem> {
         let (head, body) = request.into_parts();
-        if !audit::is_audited(route, &head.method) {
-            return self.routed(route, head, body, &caller).await;
+        let action = route.action(&head.method)?;
+        if !action.changes() {
+            return self.routed((route, action), head, body, &caller).await;
         }
         // In a separate task: if the client disconnects, the change and its audit line are completed anyway.
         let (api, route, method) = (self.clone(), route.clone(), head.method.clone());
         let order = tokio::spawn(async move {
-            let answer = api.routed(&route, head, body, &caller).await;
+            let answer = api.routed((&route, action), head, body, &caller).await;
             audit::log(&caller, &method, &route, &answer);
             answer
         });
@@ -245,74 +246,74 @@ impl OperatorApi {
     /// Answers an authenticated operator here, or at the owner of the repository.
     async fn routed(
         &self,
-        route: &Route,
+        (route, action): (&Route, Action),
         head: Parts,
         body: RequestBody,
         caller: &Caller,
     ) -> Result<Response<Body>, Problem> {
-        let reads = matches!(head.method, Method::GET | Method::HEAD);
         let longest = if *route == Route::Batch { batch::MAX_BATCH_BYTES } else { MAX_DOCUMENT_BYTES };
-        let body = if reads { Bytes::new() } else { body.read(longest).await? };
-        let Some(members) = &self.members else {
-            return self.admitted(route, head, body, caller.name.clone()).await;
-        };
-        let repository = match members.forward(|| self.catalog.snapshot(), route, (&head, &body), caller).await? {
+        let body = if action == Action::Read { Bytes::new() } else { body.read(longest).await? };
+        let by = caller.name.clone();
+        let Some(members) = &self.members else { return self.admitted((route, action), head, body, by).await };
+        let at = || self.catalog.snapshot();
+        let repository = match members.forward(at, (route, action), (&head, &body), caller).await? {
             Answerer::Other(answer) => return Ok(answer),
-            Answerer::Me(repository) => repository.filter(|_| audit::is_audited(route, &head.method)),
+            Answerer::Me(repository) => repository.filter(|_| action.changes()),
         };
-        members.announcing(repository, self.admitted(route, head, body, caller.name.clone())).await
+        members.announcing(repository, self.admitted((route, action), head, body, by)).await
     }
 
     /// Answers an authenticated operator.
-    async fn admitted(&self, route: &Route, head: Parts, body: Bytes, by: String) -> Result<Response<Body>, Problem> {
-        let reads = matches!(head.method, Method::GET | Method::HEAD);
-        let (posts, deletes) = (head.method == Method::POST, head.method == Method::DELETE);
-        match route {
-            Route::Repositories if reads => self.repositories(&head),
-            Route::Repository(name) if reads => repository(&self.catalog.snapshot(), name, StatusCode::OK, &head),
-            Route::Repository(name) if head.method == Method::PUT => self.put_repository(name, &head, body).await,
-            Route::Repository(name) if head.method == Method::DELETE => {
+    async fn admitted(
+        &self,
+        (route, action): (&Route, Action),
+        head: Parts,
+        body: Bytes,
+        by: String,
+    ) -> Result<Response<Body>, Problem> {
+        match (route, action) {
+            (Route::Repositories, _) => self.repositories(&head),
+            (Route::Repository(name), Action::Put) => self.put_repository(name, &head, body).await,
+            (Route::Repository(name), Action::Delete) => {
                 let edit = Edit::DeleteRepository { name: name.clone(), cascade: cascade(&head)? };
                 self.delete(edit, &head).await
             }
-            Route::Refresh(name) if posts => self.refresh(name),
-            Route::Confirm(name) if posts => self.confirm(name, &head).await,
-            Route::Services if reads => self.services(&head),
-            Route::Service(name) if reads => service(&self.catalog.snapshot(), name, StatusCode::OK, &head),
-            Route::Service(name) if head.method == Method::PUT => self.put_service(name, &head, body, &by).await,
-            Route::Service(name) if head.method == Method::DELETE => {
+            (Route::Repository(name), _) => repository(&self.catalog.snapshot(), name, StatusCode::OK, &head),
+            (Route::Refresh(name), _) => self.refresh(name),
+            (Route::Confirm(name), _) => self.confirm(name, &head).await,
+            (Route::Webhook(..), _) => Err(RouteError::Unknown.into()),
+            (Route::Services, _) => self.services(&head),
+            (Route::Service(name), Action::Put) => self.put_service(name, &head, body, &by).await,
+            (Route::Service(name), Action::Delete) => {
                 self.delete(Edit::DeleteService { name: name.clone(), cascade: cascade(&head)? }, &head).await
             }
-            Route::History(name) if reads => versions::history(&self.versions, name, &head).await,
-            Route::Diff(name) if reads => versions::diff(&self.versions, name, &head).await,
-            Route::Rollback(name) if posts => {
-                VersionRequest::parse(&body)?.roll_back(&self.versions, name, Some(by)).await?;
+            (Route::Service(name), _) => service(&self.catalog.snapshot(), name, StatusCode::OK, &head),
+            (Route::History(name), _) => versions::history(&self.versions, name, &head).await,
+            (Route::Diff(name), _) => versions::diff(&self.versions, name, &head).await,
+            (Route::Rollback(name) | Route::Pin(name), _) => {
+                let request = VersionRequest::parse(&body)?;
+                match (route, action) {
+                    (Route::Rollback(_), _) => request.roll_back(&self.versions, name, Some(by)).await?,
+                    (_, Action::Put) => request.pin(&self.versions, name, Some(by)).await?,
+                    _ => request.unpin(&self.versions, name, Some(by)).await?,
+                }
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
-            Route::Pin(name) if head.method == Method::PUT => {
-                VersionRequest::parse(&body)?.pin(&self.versions, name, Some(by)).await?;
-                service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
-            }
-            Route::Pin(name) if head.method == Method::DELETE => {
-                VersionRequest::parse(&body)?.unpin(&self.versions, name, Some(by)).await?;
-                service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
-            }
-            Route::DryRun(name) if posts => self.dry_run(name, &head, body).await,
-            Route::Agents if reads => self.entries::<Agent>(&head).await,
-            Route::Agent(name) => self.entry::<AgentConfig>(name, &head, body).await,
-            Route::Assignments if reads => self.entries::<Assignment>(&head).await,
-            Route::Assignment(name) if head.method == Method::PUT => self.put_assignment(name, &head, body).await,
-            Route::Assignment(name) => self.entry::<AssignmentConfig>(name, &head, body).await,
-            Route::Batch if posts => self.batch(&head, body, &by).await,
-            Route::AssignmentDryRun if posts => self.dry_run_of_assignments(body).await,
-            Route::Issuers if reads => self.entries::<Issuer>(&head).await,
-            Route::Issuer(name) => self.entry::<IssuerDocument>(name, &head, body).await,
-            Route::FleetRows if reads => self.fleet_rows(&head).await,
-            Route::FleetAgents if reads => self.fleet_agents(&head).await,
-            Route::FleetSummary if reads => self.fleet_summary(&head).await,
-            Route::FleetAgent(name) if deletes => self.forget(Forgotten::Agent(name.clone())).await,
-            Route::Edge(name) if deletes => self.forget(Forgotten::Edge(name.clone())).await,
-            _ => Err(Problem::method_not_allowed(route.methods())),
+            (Route::DryRun(name), _) => self.dry_run(name, &head, body).await,
+            (Route::Agents, _) => self.entries::<Agent>(&head).await,
+            (Route::Agent(name), _) => self.entry::<AgentConfig>(name, action, &head, body).await,
+            (Route::Assignments, _) => self.entries::<Assignment>(&head).await,
+            (Route::AssignmentDryRun, _) => self.dry_run_of_assignments(body).await,
+            (Route::Assignment(name), Action::Put) => self.put_assignment(name, &head, body).await,
+            (Route::Assignment(name), _) => self.entry::<AssignmentConfig>(name, action, &head, body).await,
+            (Route::Issuers, _) => self.entries::<Issuer>(&head).await,
+            (Route::Issuer(name), _) => self.entry::<IssuerDocument>(name, action, &head, body).await,
+            (Route::Batch, _) => self.batch(&head, body, &by).await,
+            (Route::FleetRows, _) => self.fleet_rows(&head).await,
+            (Route::FleetAgents, _) => self.fleet_agents(&head).await,
+            (Route::FleetSummary, _) => self.fleet_summary(&head).await,
+            (Route::FleetAgent(name), _) => self.forget(Forgotten::Agent(name.clone())).await,
+            (Route::Edge(name), _) => self.forget(Forgotten::Edge(name.clone())).await,
         }
     }
 

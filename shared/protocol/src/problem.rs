@@ -139,14 +139,14 @@ impl Problem {
     }
 
     /// `405`: the path has these methods.
-    pub fn method_not_allowed(methods: &'static str) -> Self {
+    pub fn method_not_allowed(methods: &str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "method-not-allowed",
             "The method is not allowed here",
             "Use one of the methods in `Allow`.",
         )
-        .with_header(header::ALLOW, HeaderValue::from_static(methods))
+        .with_header(header::ALLOW, HeaderValue::from_str(methods).expect("methods are visible ASCII"))
     }
 
     /// The response with its body. For HEAD the server drops the body.
