@@ -20,7 +20,7 @@ use crate::poll::{
 };
 use crate::roster_messages::RosterHandle;
 use crate::services::{Service, Services};
-use crate::status::ServiceStatus;
+use crate::status::{ServiceStatus, applied};
 use crate::supervise::supervise;
 use crate::verify::Trust;
 
@@ -115,6 +115,7 @@ impl Composition {
         let pending = directory.hook_job().is_some();
         let status = watch::Sender::new(ServiceStatus {
             release: release_of(&directory, &state),
+            applied: applied(service.has_hook(), &state),
             last_success: state.last_success(),
             hook: match (service.has_hook(), &state.release) {
                 (false, _) | (_, None) => HookState::None,
@@ -133,6 +134,7 @@ impl Composition {
             service: name.clone(),
             command,
             timeout: self.config.exec_timeout,
+            report_output: service.report_output,
             metrics: self.metrics.check(&name),
         });
         let hook = service.has_hook().then(|| {

@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::observed::{Desired, HookState, Phase, Problem, Transfer};
+use weir_protocol::observed::{Applied, Current, Desired, HookState, Phase, Problem, Transfer};
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
+use weir_release::State;
 
 use crate::edge_client::Protocol;
 use crate::verify::{Assessment, CurrentRelease, Proof};
@@ -28,6 +29,19 @@ pub struct Release {
     pub version: Option<SourceVersion>,
     /// Its directory, `root/<service>/releases/<name>`.
     pub directory: PathBuf,
+}
+
+/// The last release whose hooks succeeded, if the service has any.
+pub(crate) fn applied(has_hook: bool, state: &State) -> Applied {
+    if !has_hook {
+        return Applied::Unsaid;
+    }
+    Applied::Said(state.last_applied().map(|record| Current {
+        digest: record.directory.digest(),
+        generation: record.generation,
+        revision_id: record.revision_id.clone(),
+        since: state.hook_last_success().unwrap_or(SystemTime::UNIX_EPOCH),
+    }))
 }
 
 /// A release at which `weir-agent rollback` holds a service.
@@ -98,6 +112,8 @@ pub struct ServiceStatus {
     pub last_success: Option<SystemTime>,
     /// The version of HTTP of the last response.
     pub protocol: Option<Protocol>,
+    /// The last release whose hooks succeeded.
+    pub(crate) applied: Applied,
     /// The state of `exec`.
     pub hook: HookState,
     /// Runs of `exec`.
@@ -161,6 +177,7 @@ impl ServiceStatus {
         serde_json::json!({
             "release": self.release,
             "desired": self.desired,
+            "applied": self.applied,
             "phase": self.phase(),
             "problem": self.current_problem(now),
             "transfer": self.transfer,

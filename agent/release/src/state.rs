@@ -152,10 +152,7 @@ impl State {
             highest_generation: self.highest_generation.max(record.generation),
             previous: self.release.clone(),
             earlier,
-            applied: match self.hook {
-                HookProgress::Done => self.release.clone(),
-                HookProgress::Pending => self.applied.clone(),
-            },
+            applied: self.last_applied().cloned(),
             release: Some(record),
             hook: HookProgress::Pending,
             hook_attempts: 0,
@@ -208,6 +205,14 @@ impl State {
     pub fn hook_job(&self) -> Option<HookJob> {
         let release = self.release.clone().filter(|_| self.hook == HookProgress::Pending)?;
         Some(HookJob { release, previous: self.applied.clone(), attempts: self.hook_attempts })
+    }
+
+    /// The release for which `exec` last succeeded.
+    pub fn last_applied(&self) -> Option<&ReleaseRecord> {
+        match self.hook {
+            HookProgress::Done => self.release.as_ref(),
+            HookProgress::Pending => self.applied.as_ref(),
+        }
     }
 
     /// When an edge last confirmed the release, as of the last write.

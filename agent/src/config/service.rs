@@ -32,6 +32,10 @@ pub struct ServiceConfig {
     /// A request after each switch.
     #[serde(default)]
     pub webhook: Option<WebhookConfig>,
+    /// Whether edges and origins are told the last lines that a failed `check` or `exec` wrote to stderr, at most 512 bytes:
+    /// operators see them as `output` of the problem. Off by default, because what commands write may have secrets.
+    #[serde(default)]
+    pub report_output: bool,
 }
 
 impl ServiceConfig {
@@ -42,7 +46,7 @@ impl ServiceConfig {
 
     /// The services that match a pattern, without hooks.
     pub fn of(name: NameGlob) -> Self {
-        Self { name, check: None, exec: None, touch: None, signal: None, webhook: None }
+        Self { name, check: None, exec: None, touch: None, signal: None, webhook: None, report_output: false }
     }
 
     /// The one service that is meant; `None`: a pattern.

@@ -16,6 +16,7 @@ pub(crate) struct Check {
     pub(crate) service: ServiceName,
     pub(crate) command: HookCommand,
     pub(crate) timeout: Duration,
+    pub(crate) report_output: bool,
     pub(crate) metrics: CheckMetrics,
 }
 
@@ -26,6 +27,8 @@ pub(crate) struct Veto {
     /// The newest generation for which it was refused.
     pub(crate) generation: u64,
     pub(crate) message: String,
+    /// What the command wrote, if it is reported.
+    pub(crate) output: Option<String>,
     failures: u32,
     retry_at: Instant,
 }
@@ -42,7 +45,7 @@ impl Veto {
         let same = before.filter(|before| before.release.digest() == release.digest());
         let failures = same.map_or(0, |before| before.failures);
         let retry_at = now + retry::pause(failures, random);
-        Self { release, generation, message, failures: failures.saturating_add(1), retry_at }
+        Self { release, generation, message, output: None, failures: failures.saturating_add(1), retry_at }
     }
 }
 
@@ -67,7 +70,8 @@ impl Check {
         self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
         result.map_err(|error| {
             let message = format!("cannot switch to {}: {error}", name.digest());
-            Veto::after(before, &release, message, Instant::now(), fastrand::f64())
+            let output = error.stderr().filter(|_| self.report_output).map(str::to_owned);
+            Veto { output, ..Veto::after(before, &release, message, Instant::now(), fastrand::f64()) }
         })
     }
 }

@@ -24,7 +24,7 @@ use self::facts::Facts;
 use self::run::{HookError, Run};
 use crate::config::ServiceConfig;
 use crate::metrics::{HookMetrics, unix_seconds};
-use crate::status::ServiceStatus;
+use crate::status::{ServiceStatus, applied};
 use crate::supervise::Task;
 
 /// How long a run that was due at the start waits for the first poll, which may bring a newer release.
@@ -111,7 +111,7 @@ impl Hook {
     /// Lists the changes, and runs all hooks up to the first that fails.
     async fn run_hooks(&self, job: &HookJob) -> Result<(), HookError> {
         let facts = facts(&self.service, &self.directory, job.release.clone(), job.previous.clone()).await?;
-        let ServiceConfig { name: _, check: _, exec, touch, signal, webhook } = &self.config;
+        let ServiceConfig { name: _, check: _, exec, touch, signal, webhook, report_output: _ } = &self.config;
         if let Some(command) = exec {
             Run { what: "exec", command, facts: &facts, timeout: self.timeout }.finish().await?;
         }
@@ -190,6 +190,7 @@ impl Hook {
             status.hook_runs += 1;
             status.hook_failures += u64::from(!succeeded);
             let for_present = pending.as_ref().is_none_or(|pending| pending.release.directory == release);
+            status.applied = applied(true, &self.directory.state());
             status.hook = match for_present {
                 true if !succeeded => HookState::Failed,
                 true if recorded => HookState::Succeeded,
@@ -197,10 +198,13 @@ impl Hook {
             };
             // It began with the first failure since a success, of whichever release.
             status.hook_problem = result.as_ref().err().map(|error| {
-                Problem::after(status.hook_problem.as_ref(), error.problem(), error.to_string(), SystemTime::now())
+                let before = status.hook_problem.as_ref();
+                let output = error.stderr().filter(|_| self.config.report_output).map(str::to_owned);
+                Problem { output, ..Problem::after(before, error.problem(), error.to_string(), SystemTime::now()) }
             });
             let error = result.err().filter(|_| for_present);
-            status.hook_stderr = error.as_ref().and_then(HookError::last_line).map(str::to_owned);
+            let last_line = |error: &HookError| error.stderr()?.lines().next_back().map(str::to_owned);
+            status.hook_stderr = error.as_ref().and_then(last_line);
             status.hook_error = error.map(|error| error.to_string());
         });
         succeeded && recorded

@@ -1,10 +1,12 @@
 //! Writes the output of a command to the log, within bounds.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::MAX_OUTPUT_BYTES;
 
 /// The most bytes logged per run and stream; the rest is read and dropped.
 const MAX_LOGGED: usize = 64 << 10;
@@ -15,20 +17,44 @@ const MAX_LINE: usize = 2 << 10;
 /// How long output is read after the command has ended: a background process may keep it open.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// Logs a stream to its end, and keeps its last line.
+/// The last whole lines of a stream, of at most [`MAX_OUTPUT_BYTES`] together; of one that is longer its beginning.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    lines: VecDeque<String>,
+    length: usize,
+}
+
+impl Tail {
+    fn push(&mut self, line: &str) {
+        let line = &line[..line.floor_char_boundary(MAX_OUTPUT_BYTES)];
+        // With the line break before it.
+        self.length += line.len() + 1;
+        self.lines.push_back(line.to_owned());
+        while self.length > MAX_OUTPUT_BYTES + 1 {
+            self.length -= self.lines.pop_front().map_or(self.length, |first| first.len() + 1);
+        }
+    }
+
+    /// The lines as one text.
+    pub(super) fn into_text(self) -> String {
+        Vec::from(self.lines).join("\n")
+    }
+}
+
+/// Logs a stream to its end, and keeps its last lines.
 pub(super) async fn log(
     stream: Option<impl AsyncRead + Unpin>,
     what: &'static str,
     service: ServiceName,
     name: &'static str,
-    last: &Mutex<String>,
+    last: &Mutex<Tail>,
 ) {
     let Some(mut stream) = stream else { return };
     let put = |line: &str, is_logged: bool| {
         if is_logged {
             tracing::info!(%service, stream = name, "{what}: {line}");
         }
-        line.clone_into(&mut last.lock().unwrap_or_else(PoisonError::into_inner));
+        last.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     };
     let mut lines = Lines::default();
     let mut buffer = vec![0; 4 << 10];
@@ -77,6 +103,21 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        let tail = |lines: &[&str]| {
+            let mut tail = Tail::default();
+            lines.iter().for_each(|line| tail.push(line));
+            tail.into_text()
+        };
+        assert_eq!((tail(&[]), tail(&["one", "two"])), (String::new(), "one\ntwo".to_owned()));
+        let (most, half) = ("x".repeat(MAX_OUTPUT_BYTES), "y".repeat(MAX_OUTPUT_BYTES / 2));
+        assert_eq!(tail(&["one", &most]), most);
+        assert_eq!(tail(&["one", &half, &half[1..]]), [&half, &half[1..]].join("\n"));
+        assert_eq!(tail(&[&half, &half]), half, "with its line break the first has no room");
+        assert_eq!(tail(&[&"é".repeat(MAX_OUTPUT_BYTES)]), "é".repeat(MAX_OUTPUT_BYTES / 2));
+    }
 
     #[test]
     fn lines_are_cut_and_the_whole_is_bounded() {

@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use weir_protocol::observed::ProblemKind;
 
 use super::facts::Facts;
-use super::output;
+use super::output::{self, Tail};
 use crate::config::HookCommand;
 
 /// The time from SIGTERM to SIGKILL.
@@ -21,9 +21,9 @@ const TERM_GRACE: Duration = Duration::from_secs(5);
 pub(crate) enum HookError {
     #[error("{what} cannot be started: {source}")]
     Start { what: &'static str, source: std::io::Error },
-    /// `last_line`: of what it wrote to stderr. It may contain secrets, and the error is reported to edges.
+    /// `stderr`: the last lines that it wrote. They may contain secrets, and the error is reported to edges.
     #[error("{what} exited with {status}")]
-    Failed { what: &'static str, status: ExitStatus, last_line: String },
+    Failed { what: &'static str, status: ExitStatus, stderr: String },
     #[error("{what} ran longer than {after:?} and was terminated")]
     TimedOut { what: &'static str, after: Duration },
     #[error("webhook failed: {0}")]
@@ -55,10 +55,10 @@ impl HookError {
         }
     }
 
-    /// The last line that a command wrote to stderr.
-    pub(super) fn last_line(&self) -> Option<&str> {
+    /// The last lines that a command wrote to stderr.
+    pub(super) fn stderr(&self) -> Option<&str> {
         match self {
-            Self::Failed { last_line, .. } if !last_line.is_empty() => Some(last_line),
+            Self::Failed { stderr, .. } if !stderr.is_empty() => Some(stderr),
             _ => None,
         }
     }
@@ -124,7 +124,7 @@ impl Run<'_> {
             .map_err(|source| HookError::Start { what, source })?;
         // The group has the number of its first process.
         let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
-        let (out, err) = <(Mutex<String>, Mutex<String>)>::default();
+        let (out, err) = <(Mutex<Tail>, Mutex<Tail>)>::default();
         let output = futures_util::future::join(
             output::log(child.stdout.take(), what, service.clone(), "stdout", &out),
             output::log(child.stderr.take(), what, service.clone(), "stderr", &err),
@@ -155,8 +155,8 @@ impl Run<'_> {
             None => Err(HookError::TimedOut { what, after: self.timeout }),
             Some(status) if status.success() => Ok(()),
             Some(status) => {
-                let last_line = std::mem::take(&mut *err.lock().unwrap_or_else(PoisonError::into_inner));
-                Err(HookError::Failed { what, status, last_line })
+                let stderr = std::mem::take(&mut *err.lock().unwrap_or_else(PoisonError::into_inner)).into_text();
+                Err(HookError::Failed { what, status, stderr })
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use weir_protocol::name::ServiceName;
-use weir_protocol::observed::{Current, HookState, Phase, Problem, ProblemKind, Row};
+use weir_protocol::observed::{Applied, Current, HookState, Phase, Problem, ProblemKind, Row};
 
 use crate::status::ServiceStatus;
 
@@ -32,12 +32,25 @@ pub(super) fn row(
         current,
         phase,
         hook: status.hook,
-        problem: problem.map(|problem| Problem { tries: shown_tries(problem.tries), ..problem }),
+        applied: status.applied,
+        problem: problem.map(|problem| shown(problem, before.and_then(|before| before.problem.as_ref()))),
         transfer: status.transfer,
     }
 }
 
-/// A problem that lasts is a change at ever longer intervals, not at each attempt: the last power of two.
+/// A problem that lasts is a change at ever longer intervals, not at each attempt. What a command wrote changes with these.
+fn shown(problem: Problem, before: Option<&Problem>) -> Problem {
+    let mut problem = Problem { tries: shown_tries(problem.tries), ..problem };
+    if let Some(before) = before
+        && (before.kind, before.since, before.tries, &before.text)
+            == (problem.kind, problem.since, problem.tries, &problem.text)
+    {
+        problem.output.clone_from(&before.output);
+    }
+    problem
+}
+
+/// The last power of two.
 fn shown_tries(tries: u64) -> u64 {
     tries.checked_ilog2().map_or(0, |log| 1 << log)
 }
@@ -51,7 +64,8 @@ pub(super) fn not_allowed(service: &ServiceName, since: SystemTime) -> Row {
         current: None,
         phase: Phase::Unassigned,
         hook: HookState::None,
-        problem: Some(Problem { kind: ProblemKind::NotAllowed, since, tries: 1, text }),
+        applied: Applied::Unsaid,
+        problem: Some(Problem { kind: ProblemKind::NotAllowed, since, tries: 1, text, output: None }),
         transfer: None,
     }
 }
@@ -87,6 +101,16 @@ mod tests {
         assert_eq!(of(b"one", Some(&one), Some(later)), one, "`current` may be made again");
         assert_eq!(since(&of(b"two", Some(&one), Some(later))), Some(later));
         assert_eq!(since(&of(b"two", None, None)), Some(later));
+        // What a command wrote is news only with the tries that are shown.
+        let failed = |tries, output: &str, before: Option<&Problem>| {
+            let text = "exec exited with 1".to_owned();
+            let output = Some(output.to_owned());
+            shown(Problem { kind: ProblemKind::HookFailed, since: at, tries, text, output }, before)
+        };
+        let two = failed(2, "at 09:30", None);
+        assert_eq!(failed(3, "at 09:31", Some(&two)), two);
+        let four = failed(4, "at 09:32", Some(&two));
+        assert_eq!((four.tries, four.output.as_deref()), (4, Some("at 09:32")));
         let tries: Vec<_> = (0..=9).map(shown_tries).collect();
         assert_eq!(tries, [0, 1, 2, 2, 4, 4, 4, 4, 8, 8]);
     }

@@ -110,7 +110,7 @@ impl Follower {
         let Some(check) = &self.check else { return Some(Ok(())) };
         let refused = self.veto.as_ref().filter(|veto| !veto.allows(record.directory, Instant::now()));
         if let Some(veto) = refused {
-            return Some(Err(PollError::Vetoed(veto.message.clone())));
+            return Some(Err(PollError::from(veto)));
         }
         self.show(Activity::Checking);
         let started = Instant::now();
@@ -123,9 +123,9 @@ impl Follower {
             self.poller.metrics.attempt_failed("check");
         }
         Some(result.map_err(|veto| {
-            let message = veto.message.clone();
+            let failed = PollError::from(&veto);
             self.veto = Some(veto);
-            PollError::Vetoed(message)
+            failed
         }))
     }
 }

@@ -11,6 +11,7 @@ use weir_release::{ReleaseError, TarError};
 use crate::config::EdgeUrl;
 use crate::edge_client::RequestError;
 use crate::fetch::{FetchError, InvalidHeader};
+use crate::hook::Veto;
 use crate::verify::ProofError;
 
 /// Why a poll failed at one edge.
@@ -59,8 +60,14 @@ pub(crate) enum PollError {
     #[error(transparent)]
     Release(#[from] ReleaseError),
     /// The check refused the release.
-    #[error("{0}")]
-    Vetoed(String),
+    #[error("{message}")]
+    Vetoed { message: String, output: Option<String> },
+}
+
+impl From<&Veto> for PollError {
+    fn from(veto: &Veto) -> Self {
+        Self::Vetoed { message: veto.message.clone(), output: veto.output.clone() }
+    }
 }
 
 /// What a status shows of a failed poll.
@@ -68,11 +75,17 @@ pub(super) struct Failure {
     pub(super) message: String,
     pub(super) kind: ProblemKind,
     pub(super) is_retryable: bool,
+    /// What the command that failed wrote, if it is reported.
+    pub(super) output: Option<String>,
 }
 
 impl From<&PollError> for Failure {
     fn from(error: &PollError) -> Self {
-        Self { message: error.to_string(), kind: error.problem(), is_retryable: error.is_retryable() }
+        let output = match error {
+            PollError::Vetoed { output, .. } => output.clone(),
+            _ => None,
+        };
+        Self { message: error.to_string(), kind: error.problem(), is_retryable: error.is_retryable(), output }
     }
 }
 
@@ -141,7 +154,7 @@ impl PollError {
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
-            Self::Vetoed(_) => "check",
+            Self::Vetoed { .. } => "check",
         }
     }
 
@@ -170,7 +183,7 @@ impl PollError {
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => ProblemKind::Disk,
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => ProblemKind::Unpack,
             Self::Release(_) => ProblemKind::Disk,
-            Self::Vetoed(_) => ProblemKind::CheckVetoed,
+            Self::Vetoed { .. } => ProblemKind::CheckVetoed,
         }
     }
 
@@ -191,7 +204,7 @@ impl PollError {
         match self {
             Self::Request(error) => matches!(error, RequestError::Token(_)),
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
-            Self::RejectedBefore | Self::Release(_) | Self::Vetoed(_) => true,
+            Self::RejectedBefore | Self::Release(_) | Self::Vetoed { .. } => true,
             Self::Proof(error) => *error == ProofError::NoKeys,
             Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) => false,
             Self::Regressed { .. } | Self::Ahead(_) => false,
@@ -261,7 +274,7 @@ mod tests {
             (FetchError::Disk { directory: "/".into(), error: disk() }.into(), ProblemKind::Disk),
             (ReleaseError::NotKept { digest }.into(), ProblemKind::Disk),
             (ReleaseError::Tar(TarError::Read(disk())).into(), ProblemKind::Unpack),
-            (PollError::Vetoed(text()), ProblemKind::CheckVetoed),
+            (PollError::Vetoed { message: text(), output: None }, ProblemKind::CheckVetoed),
         ] {
             assert_eq!(error.problem(), expected, "{error}");
         }

@@ -21,7 +21,7 @@ use crate::fetch::TarballHeaders;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
 use crate::services::{Command, ReceivedRow};
-use crate::status::{Activity, Release, ServiceStatus};
+use crate::status::{Activity, Release, ServiceStatus, applied};
 use crate::supervise::Task;
 
 pub(crate) struct Follower {
@@ -121,7 +121,8 @@ impl Task for Follower {
         self.show(Activity::Idle);
         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
         let message = format!("the agent panicked, which is a bug: {message}");
-        self.record_failure(Failure { message, kind: ProblemKind::Other, is_retryable: true }, None);
+        let failure = Failure { message, kind: ProblemKind::Other, is_retryable: true, output: None };
+        self.record_failure(failure, None);
     }
 }
 
@@ -405,6 +406,7 @@ impl Follower {
             if status.last_error.is_some() {
                 tracing::info!(service = %self.poller.service, "polls succeed again");
             }
+            status.applied = applied(self.hook.is_some(), &state);
             status.release = release;
             status.confirmed = true;
             status.unremoved_releases = unremoved;
@@ -429,14 +431,14 @@ impl Follower {
         if failed.is_not_found() {
             self.status.send_modify(|status| status.is_unpublished = true);
         }
-        let kind = failed.last().map_or(ProblemKind::Other, PollError::problem);
-        let is_retryable = failed.last().is_none_or(PollError::is_retryable);
-        self.record_failure(Failure { message, kind, is_retryable }, Some(&failed.request_id));
+        let other = Failure { message: String::new(), kind: ProblemKind::Other, is_retryable: true, output: None };
+        let failure = Failure { message, ..failed.last().map_or(other, Failure::from) };
+        self.record_failure(failure, Some(&failed.request_id));
     }
 
     /// `request_id`: that of a poll that failed at the edges.
     pub(super) fn record_failure(&self, failure: Failure, request_id: Option<&RequestId>) {
-        let Failure { message, kind, is_retryable } = failure;
+        let Failure { message, kind, is_retryable, output } = failure;
         self.metrics.polls_error.inc();
         let request_id = request_id.map(tracing::field::display);
         self.status.send_modify(|status| {
@@ -449,7 +451,8 @@ impl Follower {
             status.polls += 1;
             status.errors += 1;
             let now = SystemTime::now();
-            status.problem = Some(Problem::after(status.problem.as_ref(), kind, message.clone(), now));
+            let problem = Problem::after(status.problem.as_ref(), kind, message.clone(), now);
+            status.problem = Some(Problem { output, ..problem });
             status.last_error = Some(message);
             status.last_error_retryable = is_retryable;
             status.last_poll = Some(now);

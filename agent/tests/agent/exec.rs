@@ -111,11 +111,15 @@ async fn a_failed_exec_is_retried_for_the_newest_release() {
         gate.display()
     );
     edge.answers.publish(&shop(), with_content("1"));
-    let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
+    let mut config = with_exec(&world, &edge, &exec);
+    config.services[0].report_output = true;
+    let mut agent = Agent::start(config).await;
     let status = agent
         .until("exec has failed twice", |status| status.hook_failures >= 2 && status.hook == HookState::Failed)
         .await;
-    // What it wrote may be secret: it is in /status, and not in the error, which edges are told.
+    let problem = status.current_problem(std::time::SystemTime::now()).unwrap();
+    assert_eq!(problem.output.as_deref(), Some("no gate"));
+    // What it wrote may be secret: it is in /status, and not in the error, which edges are told in any case.
     assert!(status.hook_error.unwrap().ends_with("exit status: 1"));
     assert_eq!(status.hook_stderr.unwrap(), "no gate");
     assert!(agent.metric("weir_agent_hook_runs_total", &[("result", "failure")]) >= 2.0);

@@ -60,13 +60,18 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
             print(format_args!("\n{}", history::table(&publications, clock, false).render("nothing is published")))?;
             let query: Query = vec![("service", name.clone()), ("by", "revision".to_owned())];
             let (groups, answer) = client.list("/v1/fleet/summary", &query, "groups").await?;
-            print(format_args!("\n{}", fleet::groups("REVISION", &groups, clock).render("no agent follows it")))?;
+            print(format_args!("\n{}", fleet::groups(&["REVISION"], &groups, clock).render("no agent follows it")))?;
             crate::not_known::print(&answer, clock)?;
         }
         Kind::Agent => {
             let query: Query = vec![("agent", name.clone())];
             let (rows, answer) = client.list("/v1/fleet/rows", &query, "rows").await?;
             print(format_args!("\n{}", fleet::table(&rows, clock, false).render("it has told of no services")))?;
+            for row in &rows {
+                for line in output_of(row) {
+                    print(format_args!("{}: {line}", text(&row["service"])))?;
+                }
+            }
             crate::not_known::print(&answer, clock)?;
         }
         Kind::Repository => {
@@ -78,6 +83,11 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
         Kind::Assignment | Kind::Issuer => {}
     }
     Ok(())
+}
+
+/// The last lines that the command wrote that failed, where the agent's configuration lets it tell.
+pub(crate) fn output_of(row: &Value) -> impl Iterator<Item = &str> {
+    row["problem"]["output"].as_str().unwrap_or_default().lines()
 }
 
 /// A document as lines: the names of fields, and what they have.

@@ -8,6 +8,7 @@ use weir_protocol::labels::Labels;
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
+use crate::describe::output_of;
 use crate::http::{Client, Query};
 use crate::kind::{Kind, segment};
 use crate::text::{Clock, followed, revision, shortened, text};
@@ -106,12 +107,22 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     if found.row.is_some() {
         let current = &row["current"];
         line("has", format!("{} {}", revision(current), clock.since(&current["since"])));
+        if row["applied"]["digest"] != current["digest"] && row["hook"] != "none" {
+            let applied = &row["applied"];
+            let last = if applied.is_object() {
+                format!("{} {}", revision(applied), clock.since(&applied["since"]))
+            } else {
+                "nothing that is known of: its hook has not succeeded".to_owned()
+            };
+            line("applied", last);
+        }
         line("does", format!("{}, its hook: {}", text(&row["phase"]), text(&row["hook"])));
         let problem = &row["problem"];
         if problem.is_object() {
             let (kind, tries, since) =
                 (text(&problem["kind"]), text(&problem["tries"]), clock.since(&problem["since"]));
             line("problem", format!("{kind} {since}, {tries} tries: {}", text(&problem["text"])));
+            output_of(row).for_each(|written| line("", written.to_owned()));
         }
     }
     lines
@@ -153,7 +164,8 @@ mod tests {
             })),
             row: Some(json!({
                 "current": {"digest": "b3-0", "revision_id": "old", "since": null}, "phase": "hook", "hook": "failed",
-                "problem": {"kind": "hook-failed", "tries": 7, "since": "2026-01-02T03:04:05Z", "text": "exit status 1"},
+                "applied": {"digest": "b3-9", "revision_id": "older", "since": "2026-01-01T00:00:00Z"},
+                "problem": {"kind": "hook-failed", "tries": 7, "since": "2026-01-02T03:04:05Z", "text": "exit status 1", "output": "no such namespace"},
             })),
             agent: Some(json!({"state": "live", "edge": "paris", "labels": {"ring": "canary"}})),
             entry: None,
@@ -175,8 +187,10 @@ shop-a at cluster-1: it lacks what is published, because of a problem
   assigned   by canaries
   agent      live, heard - by the edge paris
   has        old since -
+  applied    older since 2026-01-01T00:00:00Z
   does       hook, its hook: failed
-  problem    hook-failed since 2026-01-02T03:04:05Z, 7 tries: exit status 1";
+  problem    hook-failed since 2026-01-02T03:04:05Z, 7 tries: exit status 1
+             no such namespace";
         assert_eq!(said, expected);
         let nobody = Found { service: None, row: None, agent: None, ..found() };
         let said = story("cluster-1", "bank", &nobody, Clock::new(true)).join("\n");

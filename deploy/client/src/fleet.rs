@@ -1,14 +1,18 @@
 //! `weir fleet`: what every agent runs.
 
+use std::io::{self, IsTerminal};
+use std::time::{Duration, SystemTime};
+
 use clap::Args;
 use serde_json::Value;
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
-use crate::http::{Client, Query};
+use crate::http::{Client, Query, may_pass};
 use crate::output::{Format, OutputArguments, pretty};
 use crate::table::Table;
 use crate::text::{Clock, NONE, revision, shortened, text};
+use crate::wait::Until;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -17,6 +21,8 @@ Examples:
   weir fleet --problem any                 what does not go as it should
   weir fleet --by problem                  how many rows have which problem, and since when
   weir fleet --by label:ring --lacking 4f2a9c1 --repository shop
+  weir fleet --by service,revision         which revisions of each service run
+  weir fleet --by since:5 -s shop-prod     how a commit spread: by five minutes in which it was applied
   weir fleet -s 'shop-*' -l ring=canary    services and agents of one kind";
 
 /// Which rows to show.
@@ -25,6 +31,9 @@ pub struct FleetArguments {
     /// Rows that lack a revision: a commit, tag, version or revision id
     #[arg(long, value_name = "REVISION")]
     lacking: Option<String>,
+    /// Of --lacking: what an agent must have done
+    #[arg(long = "for", value_enum, default_value = "applied", requires = "lacking")]
+    until: Until,
     /// A pattern of services
     #[arg(short, long, value_name = "PATTERN")]
     service: Option<String>,
@@ -46,18 +55,41 @@ pub struct FleetArguments {
     /// What stops an agent, such as `hook-failed`; `any` for all
     #[arg(long, value_name = "KIND")]
     problem: Option<String>,
-    /// Count rows by: service, agent, revision, phase, problem, edge, label:KEY
+    /// Count rows by: service, agent, revision, phase, problem, edge, label:KEY, since:MINUTES; or by two of these with a comma
     #[arg(long, value_name = "KEY")]
     by: Option<String>,
+    /// Ask again every two seconds, until Ctrl-C
+    #[arg(short, long)]
+    watch: bool,
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
 
+/// How often it asks with `--watch`.
+const PAUSE: Duration = Duration::from_secs(2);
+
 pub(crate) async fn run(arguments: &FleetArguments) -> anyhow::Result<()> {
-    let output = &arguments.output;
-    let (client, clock) = (Client::new(&arguments.connection)?, output.clock());
+    let client = Client::new(&arguments.connection)?;
+    if !arguments.watch {
+        return show(&client, arguments).await;
+    }
+    loop {
+        if io::stdout().is_terminal() {
+            // To the top of an empty screen (ECMA-48, CUP and ED).
+            print(format_args!("\x1b[H\x1b[2J{}", humantime::format_rfc3339_seconds(SystemTime::now())))?;
+        }
+        match show(&client, arguments).await {
+            Err(error) if may_pass(&error) => eprintln!("weir: {error:#}; trying again"),
+            shown => shown?,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn show(client: &Client, arguments: &FleetArguments) -> anyhow::Result<()> {
+    let (output, clock) = (&arguments.output, arguments.output.clock());
     let mut query: Query = Vec::new();
     for (key, value) in [
         ("lacks", &arguments.lacking),
@@ -71,6 +103,7 @@ pub(crate) async fn run(arguments: &FleetArguments) -> anyhow::Result<()> {
     ] {
         query.extend(value.clone().map(|value| (key, value)));
     }
+    query.extend(arguments.until.lacks_by().filter(|_| arguments.lacking.is_some()));
     query.extend(arguments.label.iter().map(|label| ("label", label.clone())));
     let (path, key) = match &arguments.by {
         Some(_) => ("/v1/fleet/summary", "groups"),
@@ -78,7 +111,7 @@ pub(crate) async fn run(arguments: &FleetArguments) -> anyhow::Result<()> {
     };
     let (entries, mut answer) = client.list(path, &query, key).await?;
     let table = match &arguments.by {
-        Some(by) => groups(heading(by), &entries, clock),
+        Some(by) => groups(&by.split(',').map(heading).collect::<Vec<_>>(), &entries, clock),
         None => table(&entries, clock, output.is_wide()),
     };
     match output.output {
@@ -108,7 +141,8 @@ fn heading(by: &str) -> &'static str {
         "phase" => "PHASE",
         "problem" => "PROBLEM",
         "edge" => "EDGE",
-        _ => "LABEL",
+        label if label.starts_with("label:") => "LABEL",
+        _ => "APPLIED",
     }
 }
 
@@ -116,7 +150,7 @@ fn heading(by: &str) -> &'static str {
 pub(crate) fn table(rows: &[Value], clock: Clock, is_wide: bool) -> Table {
     let mut head = vec!["AGENT", "SERVICE", "STATE", "PHASE", "HAS", "SINCE", "PROBLEM", "FOR", "TEXT"];
     if is_wide {
-        head.extend(["EDGE", "HEARD", "DIGEST", "HOOK", "TRIES"]);
+        head.extend(["EDGE", "HEARD", "DIGEST", "HOOK", "APPLIED", "TRIES"]);
     }
     let mut table = Table::new(&head);
     for row in rows {
@@ -139,6 +173,7 @@ pub(crate) fn table(rows: &[Value], clock: Clock, is_wide: bool) -> Table {
                 clock.time(&row["heard_at"]),
                 digest,
                 text(&row["hook"]),
+                revision(&row["applied"]),
                 text(&problem["tries"]),
             ]);
         }
@@ -148,11 +183,14 @@ pub(crate) fn table(rows: &[Value], clock: Clock, is_wide: bool) -> Table {
 }
 
 /// Counts.
-pub(crate) fn groups(heading: &'static str, groups: &[Value], clock: Clock) -> Table {
-    let mut table = Table::new(&[heading, "ROWS", "AGENTS", "SINCE"]);
+pub(crate) fn groups(headings: &[&'static str], groups: &[Value], clock: Clock) -> Table {
+    let mut table = Table::new(&[headings, &["ROWS", "AGENTS", "SINCE"]].concat());
     for group in groups {
-        let key = group["key"].as_str().map_or(NONE.to_owned(), shortened);
-        table.row([key, text(&group["rows"]), text(&group["agents"]), clock.time(&group["since"])]);
+        let key = |key: &Value| key.as_str().map_or(NONE.to_owned(), shortened);
+        let keys =
+            group["key"].as_array().map_or_else(|| vec![key(&group["key"])], |keys| keys.iter().map(key).collect());
+        let counts = [text(&group["rows"]), text(&group["agents"]), clock.time(&group["since"])];
+        table.row(keys.into_iter().chain(counts));
     }
     table
 }

@@ -21,19 +21,26 @@ Examples:
   weir wait shop-prod 1.4.2 --for current
 
 The exit status is 0 when every agent has it that follows the service and was heard within a day, and when nothing is unknown; 1
-as soon as an agent's check refuses it, or when the hub refuses the question, as for a service that is not there; 2 when the time is over. A revision that nobody knows
-is not there yet.";
+as soon as an agent's check refuses it, or when the hub refuses the question, as for a service that is not there; 2 when the
+time is over. A revision that nobody knows is not there yet.";
 
 /// How often an origin is asked.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// What an agent must have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Until {
+pub(crate) enum Until {
     /// Its hook has succeeded, or it has none
     Applied,
     /// It has switched to the release
     Current,
+}
+
+impl Until {
+    /// The parameter of a question of who lacks something.
+    pub(crate) fn lacks_by(self) -> Option<(&'static str, String)> {
+        (self == Self::Current).then(|| ("lacks_by", "current".to_owned()))
+    }
 }
 
 /// What to wait for.
@@ -74,8 +81,6 @@ enum Progress {
 struct Answers {
     /// Rows that lack the revision; `None`: nobody knows it.
     lacking: Option<(Vec<Value>, Value)>,
-    /// Rows whose hook runs or is retried.
-    in_hook: Vec<Value>,
     /// The number of rows of the service.
     rows: u64,
     /// The digest that is published.
@@ -128,26 +133,19 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
 
 async fn ask(client: &Client, arguments: &WaitArguments) -> anyhow::Result<Answers> {
     let service = segment(&arguments.service)?.to_owned();
-    let rows = async |filter: Option<(&'static str, String)>| {
-        let query: Query = [("service", service.clone())].into_iter().chain(filter).collect();
-        client.list("/v1/fleet/rows", &query, "rows").await
-    };
-    let lacking = match rows(Some(("lacks", arguments.revision.clone()))).await {
+    let filter = [("service", service.clone()), ("lacks", arguments.revision.clone())]
+        .into_iter()
+        .chain(arguments.until.lacks_by());
+    let lacking = match client.list("/v1/fleet/rows", &filter.collect::<Query>(), "rows").await {
         Ok((rows, answer)) => Some((rows, not_known::of_the_last_day(client, answer).await?)),
         Err(error) if is_absent(&error) => None,
         Err(error) => return Err(error),
-    };
-    // The phase of an agent that fetches the next release does not tell of its hook. Asked once nobody lacks it: of all rows.
-    let is_lacked = lacking.as_ref().is_none_or(|(rows, _)| rows.iter().any(is_expected));
-    let in_hook = match arguments.until {
-        Until::Applied if !is_lacked => rows(None).await?.0.into_iter().filter(is_in_hook).collect(),
-        Until::Applied | Until::Current => Vec::new(),
     };
     let counted: Query = vec![("service", service.clone()), ("limit", "1".to_owned())];
     let counted = client.get("/v1/fleet/rows", &counted).await?;
     let document = client.get(&Kind::Service.path(&service)?, &Query::new()).await?;
     let published = document["status"]["published"]["digest"].clone();
-    Ok(Answers { lacking, in_hook, rows: counted["total"].as_u64().unwrap_or_default(), published })
+    Ok(Answers { lacking, rows: counted["total"].as_u64().unwrap_or_default(), published })
 }
 
 fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock: Clock) -> Progress {
@@ -156,7 +154,7 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
         return waits(Vec::new(), vec![format!("no repository of {} has {}", arguments.service, arguments.revision)]);
     };
     let is_waited_for = |row: &&Value| is_expected(row) && was_heard(row, now);
-    let mut behind: Vec<Value> = lacking.iter().filter(is_waited_for).cloned().collect();
+    let behind: Vec<Value> = lacking.iter().filter(is_waited_for).cloned().collect();
     let refuses = |row: &&Value| {
         row["problem"]["kind"] == "check-vetoed"
             && row["desired"]["digest"] == answers.published
@@ -166,7 +164,6 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
     if !refused.is_empty() {
         return Progress::Refused(refused);
     }
-    behind.extend(answers.in_hook.iter().filter(is_waited_for).cloned());
     let mut why = not_known::sentences(answer, clock);
     if answers.rows == 0 && !arguments.allow_none {
         why.push(format!("no agent has told that it follows {}", arguments.service));
@@ -177,11 +174,6 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
 /// Whether an agent is to have the service: its `allow` may exclude it.
 fn is_expected(row: &Value) -> bool {
     row["phase"] != "unassigned"
-}
-
-/// Whether the hook of the current release has not succeeded yet.
-fn is_in_hook(row: &Value) -> bool {
-    ["pending", "running", "failed"].iter().any(|state| row["hook"] == *state)
 }
 
 fn agents(rows: &[Value]) -> Vec<String> {
@@ -209,36 +201,31 @@ mod tests {
     fn it_is_done_when_nobody_lacks_it_and_nothing_is_unknown() {
         let now = humantime::parse_rfc3339("2026-01-03T00:00:00Z").unwrap();
         let row = |agent: &str, heard: &str, problem: Value| json!({"agent": agent, "heard_at": heard, "problem": problem, "desired": {"digest": "b3-2"}});
-        let answers = |lacking: Vec<Value>, in_hook: Vec<Value>, answer: Value, rows| Answers {
+        let answers = |lacking: Vec<Value>, answer: Value, rows| Answers {
             lacking: Some((lacking, answer)),
-            in_hook,
             rows,
             published: json!("b3-2"),
         };
         let at = |answers: &Answers| progress(answers, &arguments(Until::Applied), now, Clock::new(true));
         let late = row("cluster-1", "2026-01-02T23:00:00Z", Value::Null);
         let gone = row("cluster-2", "2026-01-01T00:00:00Z", Value::Null);
-        assert_eq!(at(&answers(vec![], vec![], json!({}), 1)), Progress::Done);
-        assert_eq!(at(&answers(vec![gone.clone()], vec![], json!({}), 1)), Progress::Done);
+        assert_eq!(at(&answers(vec![], json!({}), 1)), Progress::Done);
+        assert_eq!(at(&answers(vec![gone.clone()], json!({}), 1)), Progress::Done);
         let mut not_allowed = late.clone();
         not_allowed["phase"] = "unassigned".into();
-        assert_eq!(at(&answers(vec![not_allowed], vec![], json!({}), 1)), Progress::Done);
+        assert_eq!(at(&answers(vec![not_allowed], json!({}), 1)), Progress::Done);
         let waits = |answers: &Answers| match at(answers) {
             Progress::Waits { lacking, why } => (agents(&lacking), why.len()),
             other => panic!("{other:?}"),
         };
         let one = vec!["cluster-1".to_owned()];
-        assert_eq!(waits(&answers(vec![late.clone(), gone], vec![], json!({}), 2)), (one.clone(), 0));
-        assert_eq!(waits(&answers(vec![], vec![late], json!({}), 1)), (one, 0), "its hook runs");
-        assert_eq!(waits(&answers(vec![], vec![], json!({"unknown": 1}), 1)), (vec![], 1));
-        assert_eq!(waits(&answers(vec![], vec![], json!({}), 0)), (vec![], 1), "nobody follows it");
+        assert_eq!(waits(&answers(vec![late, gone], json!({}), 2)), (one, 0));
+        assert_eq!(waits(&answers(vec![], json!({"unknown": 1}), 1)), (vec![], 1));
+        assert_eq!(waits(&answers(vec![], json!({}), 0)), (vec![], 1), "nobody follows it");
         assert_eq!(waits(&Answers { rows: 1, ..Answers::default() }), (vec![], 1), "nobody knows it");
         let refusing = row("cluster-1", "2026-01-02T23:00:00Z", json!({"kind": "check-vetoed"}));
-        assert_eq!(
-            at(&answers(vec![refusing.clone()], vec![], json!({}), 1)),
-            Progress::Refused(vec![refusing.clone()])
-        );
-        let of_another = Answers { published: json!("b3-3"), ..answers(vec![refusing], vec![], json!({}), 1) };
+        assert_eq!(at(&answers(vec![refusing.clone()], json!({}), 1)), Progress::Refused(vec![refusing.clone()]));
+        let of_another = Answers { published: json!("b3-3"), ..answers(vec![refusing], json!({}), 1) };
         assert_eq!(waits(&of_another).1, 0, "it has not seen the newest one");
     }
 }

@@ -12,7 +12,7 @@ mod up;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use weir_protocol::name::NodeName;
 use weir_runtime::identity::Role;
 use weir_runtime::output::print;
@@ -67,6 +67,15 @@ enum Command {
         #[command(subcommand)]
         command: token::TokenCommand,
     },
+
+    /// Print the completions of a shell
+    ///
+    /// bash: `weir completion bash >/etc/bash_completion.d/weir`; zsh: into a folder of `fpath`, as `_weir`; fish:
+    /// `weir completion fish >~/.config/fish/completions/weir.fish`.
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
 const CERTIFICATES_EXAMPLES: &str = "\
@@ -109,6 +118,11 @@ fn main() -> ExitCode {
         Command::Hub(arguments) => hub::run(&arguments),
         Command::Certificates(arguments) => write_certificates(&arguments),
         Command::Token { command } => token::run(command),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut script);
+            print(String::from_utf8_lossy(&script).trim_end()).map_err(Into::into)
+        }
     };
     failure::exit_code("weir", result)
 }

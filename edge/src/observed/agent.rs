@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_cache::clock::Moment;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
-use weir_protocol::observed::{AgentObserved, Instance, Proved, Row};
+use weir_protocol::observed::{AgentObserved, Applied, Instance, Problem, Proved, Row};
 
 use super::runs::Runs;
 
@@ -98,9 +98,11 @@ pub(super) fn order(known: Option<(&Instance, u64)>, message: &AgentObserved) ->
 
 fn row_bytes(row: Option<&Row>) -> usize {
     let texts = |row: &Row| {
-        let revision = row.current.as_ref().and_then(|current| current.revision_id.as_ref());
-        let revision = revision.map_or(0, |revision| revision.as_str().len());
-        row.service.as_str().len() + revision + row.problem.as_ref().map_or(0, |problem| problem.text.len())
+        let said = if let Applied::Said(said) = &row.applied { said.as_ref() } else { None };
+        let revisions = row.current.iter().chain(said).filter_map(|current| current.revision_id.as_ref());
+        let revisions: usize = revisions.map(|revision| revision.as_str().len()).sum();
+        let of_problem = |problem: &Problem| problem.text.len() + problem.output.as_ref().map_or(0, String::len);
+        row.service.as_str().len() + revisions + row.problem.as_ref().map_or(0, of_problem)
     };
     ROW_BYTES + row.map_or(0, texts)
 }

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use weir_observed::{AgentFilter, Bounds, By, Now, PROBLEMS, Release, RowFilter, Table, Verdict};
+use weir_observed::{AgentFilter, Bounds, By, Now, PROBLEMS, ProblemFilter, Release, RowFilter, Table, Verdict};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::EdgeObserved;
@@ -96,16 +96,17 @@ fn main() {
     let why = RowFilter {
         agents: AgentFilter { labels: vec![("ring".to_owned(), "3".to_owned())], ..AgentFilter::default() },
         service: Some("service-0*".parse().unwrap()),
-        problem: Some(PROBLEMS[11].1),
+        problem: Some(ProblemFilter::Kind(PROBLEMS[11].1)),
         ..RowFilter::default()
     };
     measure("rows with a problem, of a ring", || table.rows(&why, None, (None, 100), now).total);
     let agent = AgentFilter { agent: Some("*-0999*".parse().unwrap()), ..AgentFilter::default() };
     measure("agents by a pattern", || table.agents(&agent, (None, 100), now).total);
-    for by in [By::Service, By::Agent, By::Revision, By::Problem, By::Label("ring".to_owned())] {
-        measure(&format!("summary by {by:?}, lacks"), || {
-            table.summary(&by, &all, Some(&lacks), (None, 100), now).total
-        });
-        measure(&format!("summary by {by:?}"), || table.summary(&by, &all, None, (None, 100), now).total);
+    let label = By::Label("ring".to_owned());
+    let pairs = [(By::Service, Some(By::Revision)), (By::Since(5), None)];
+    for by in [By::Service, By::Agent, By::Revision, By::Problem, label].map(|by| (by, None)).into_iter().chain(pairs) {
+        let by = (&by.0, by.1.as_ref());
+        measure(&format!("summary by {by:?}, lacks"), || table.summary(by, &all, Some(&lacks), (None, 100), now).total);
+        measure(&format!("summary by {by:?}"), || table.summary(by, &all, None, (None, 100), now).total);
     }
 }

@@ -58,7 +58,10 @@ pub(crate) fn compare(pools: &Pools, before: &CompactRow, after: &mut CompactRow
         delivered.push(Delivered { service: new.service.clone(), generation: new.generation, stage, at });
     };
     if is_next {
-        add(Stage::Current, times.before.map_or(times.now, |before| from_unix(after.since).max(before).min(times.now)));
+        add(
+            Stage::Current,
+            times.before.map_or(times.now, |before| from_unix(u64::from(after.since)).max(before).min(times.now)),
+        );
     }
     if awaited_hook && after.hook == HookState::Succeeded {
         add(Stage::Hook, times.now);

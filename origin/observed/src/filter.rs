@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::{EdgeGlob, NameGlob};
-use weir_protocol::observed::{Phase, ProblemKind};
+use weir_protocol::observed::{Phase, Problem, ProblemKind};
 
 use crate::agent::{Agent, State};
-use crate::compact::{CompactRow, NONE, Release};
+use crate::compact::{CompactRow, NONE, Release, UNSAID};
 use crate::table::{Now, Table};
 
 /// Which agents. The default: all.
@@ -22,6 +22,8 @@ pub struct AgentFilter {
     pub labels: Vec<(String, String)>,
     /// Whether they are there.
     pub state: Option<State>,
+    /// With a problem in one of their rows.
+    pub problem: Option<ProblemFilter>,
 }
 
 /// Whether what an agent runs is older than a revision.
@@ -36,8 +38,36 @@ pub enum Verdict {
     Unknown,
 }
 
+/// Of which release of a row it is asked whether it lacks something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LacksBy {
+    /// The last one whose hooks succeeded.
+    #[default]
+    Applied,
+    /// The one on disk.
+    Current,
+}
+
 /// Whether a release of a service lacks what is looked for. `None`: the agent has no release.
 pub type Lacks<'a> = &'a dyn Fn(&ServiceName, Option<&Release>) -> Verdict;
+
+/// Which problems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProblemFilter {
+    /// Each of them.
+    Any,
+    /// Those of one kind.
+    Kind(ProblemKind),
+}
+
+impl ProblemFilter {
+    fn matches(self, problem: &Problem) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Kind(kind) => problem.kind == kind,
+        }
+    }
+}
 
 /// Which rows. The default: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,8 +80,10 @@ pub struct RowFilter {
     pub among: Option<BTreeSet<ServiceName>>,
     /// With this phase.
     pub phase: Option<Phase>,
-    /// With a problem of this kind.
-    pub problem: Option<ProblemKind>,
+    /// With a problem.
+    pub problem: Option<ProblemFilter>,
+    /// What a question of what rows lack is about.
+    pub lacks_by: LacksBy,
 }
 
 /// An agent that is matched, with what depends on the time.
@@ -91,6 +123,9 @@ impl AgentFilter {
         let statement = of.agent.statement.as_ref();
         self.agent.as_ref().is_none_or(|glob| glob.matches(of.name.as_str()))
             && self.state.is_none_or(|state| state == of.state)
+            && self.problem.is_none_or(|wanted| {
+                of.agent.rows.iter().filter_map(|row| row.problem.as_ref()).any(|problem| wanted.matches(problem))
+            })
             && self.edge.as_ref().is_none_or(|glob| statement.is_some_and(|it| glob.matches(it.reporter.edge.as_str())))
             && self.labels.iter().all(|(key, value)| {
                 statement.is_some_and(|it| it.labels.iter().any(|label| label == (key.as_str(), value.as_str())))
@@ -117,10 +152,17 @@ impl<'a> Prepared<'a> {
     pub(crate) fn verdict(&self, row: &CompactRow) -> Option<Verdict> {
         let is_meant = self.services.as_ref().is_none_or(|services| services[row.service as usize])
             && self.filter.phase.is_none_or(|phase| phase == row.phase)
-            && self.filter.problem.is_none_or(|kind| row.problem.as_ref().is_some_and(|it| it.kind == kind));
-        let of_row = |(of_releases, of_services): &(Vec<Verdict>, Vec<Verdict>)| match row.current {
+            && self.filter.problem.is_none_or(|of| row.problem.as_ref().is_some_and(|problem| of.matches(problem)));
+        let of = |(of_releases, of_services): &(Vec<Verdict>, Vec<Verdict>), release| match release {
             NONE => of_services[row.service as usize],
             release => of_releases[release as usize],
+        };
+        let of_row = |verdicts| match (self.filter.lacks_by, row.applied) {
+            (LacksBy::Current, _) => of(verdicts, row.current),
+            // What is on disk lacks it, so nothing newer was applied.
+            (LacksBy::Applied, UNSAID) if of(verdicts, row.current) == Verdict::Lacks => Verdict::Lacks,
+            (LacksBy::Applied, UNSAID) => Verdict::Unknown,
+            (LacksBy::Applied, applied) => of(verdicts, applied),
         };
         is_meant.then(|| self.verdicts.as_ref().map_or(Verdict::Lacks, of_row))
     }

@@ -22,11 +22,11 @@ pub use self::bounds::{AGENT_SILENT_AFTER, Bounds, MAX_EDGES, MAX_REFUSED_NAMES}
 pub use self::compact::Release;
 pub use self::delivered::{Delivered, Stage};
 pub use self::edge::{EDGE_FORGOTTEN_AFTER, EDGE_SILENT_AFTER, Rejected};
-pub use self::filter::{AgentFilter, Lacks, RowFilter, Verdict};
+pub use self::filter::{AgentFilter, Lacks, LacksBy, ProblemFilter, RowFilter, Verdict};
 pub use self::gauges::{Gauges, MAX_PROBLEM_SERVICES};
 pub use self::names::{LastSeen, Names};
 pub use self::query::{AgentView, Answer, Incomplete, RowView};
 pub use self::reporter::Reporter;
-pub use self::summary::{By, Group};
+pub use self::summary::{By, Group, Key};
 pub use self::table::{AGENT_FORGOTTEN_AFTER, Now, Table, Taken};
 pub use self::words::{PHASES, PROBLEMS};

@@ -310,4 +310,5 @@ fn matches_refused(filter: &AgentFilter, refusal: &Refusal) -> bool {
         && filter.edge.as_ref().is_none_or(|glob| glob.matches(refusal.reporter.edge.as_str()))
         && filter.state.is_none_or(|state| state == State::Refused)
         && filter.labels.is_empty()
+        && filter.problem.is_none()
 }

@@ -1,5 +1,6 @@
 //! Counts of rows by what they have in common.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 use weir_protocol::descriptor::rfc3339;
 use weir_protocol::token::unix_seconds;
 
-use crate::compact::{CompactRow, NONE, from_unix};
+use crate::compact::{CompactRow, NONE, UNSAID, from_unix};
 use crate::filter::{Lacks, Matched, Prepared, RowFilter, Verdict};
 use crate::query::Answer;
 use crate::table::{Now, Table};
@@ -30,6 +31,8 @@ pub enum By {
     Edge,
     /// The value of a label.
     Label(String),
+    /// The beginning of the minutes, so many together, in which the last release was applied.
+    Since(u32),
 }
 
 impl By {
@@ -46,16 +49,32 @@ impl By {
             Self::Revision => row.current.wrapping_add(1) as usize,
             Self::Phase => row.phase as usize,
             Self::Problem => row.problem.as_ref().map_or(0, |problem| problem.kind as usize + 1),
+            Self::Since(minutes) => applied_in(row, *minutes).map_or(0, |number| number as usize + 1),
             Self::Agent | Self::Edge | Self::Label(_) => 0,
         }
     }
 }
 
+/// The number of the minutes, so many together, in which the last release of a row was applied.
+fn applied_in(row: &CompactRow, minutes: u32) -> Option<u32> {
+    (row.applied < UNSAID).then(|| row.applied_since / minutes.saturating_mul(60).max(1))
+}
+
+/// What rows have in common: of one key, or of each of two. `None`: they have no such thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Key {
+    /// Of one key.
+    One(Option<String>),
+    /// Of two.
+    Two([Option<String>; 2]),
+}
+
 /// Rows with something in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Group {
-    /// What they have in common. `None`: they have no such thing.
-    pub key: Option<String>,
+    /// What they have in common.
+    pub key: Key,
     /// The rows.
     pub rows: usize,
     /// The agents of these rows.
@@ -73,6 +92,8 @@ fn since_or_null<S: serde::Serializer>(time: &Option<SystemTime>, serializer: S)
     }
 }
 
+type Keys<'a> = [Option<Cow<'a, str>>; 2];
+
 #[derive(Default)]
 struct Count {
     rows: usize,
@@ -83,22 +104,23 @@ struct Count {
 
 impl Table {
     /// The rows that a filter matches, counted by what they have in common, the largest groups first. The cursor is the
-    /// number of groups before.
+    /// number of groups before. `by`: one key or two.
     pub fn summary(
         &self,
-        by: &By,
+        (by, and_by): (&By, Option<&By>),
         filter: &RowFilter,
         lacks: Option<Lacks<'_>>,
         (after, limit): (Option<usize>, usize),
         now: Now,
     ) -> Answer<Group> {
         let prepared = Prepared::new(self, filter, lacks);
-        let (mut places, mut counts) = (HashMap::<Option<&str>, usize>::new(), Vec::<(Option<&str>, Count)>::new());
-        // Most rows find their group by a number, without their text.
-        let mut places_by_slot: Vec<Option<usize>> = Vec::new();
+        let (mut places, mut counts) = (HashMap::<Keys<'_>, usize>::new(), Vec::<(Keys<'_>, Count)>::new());
+        // Most rows find their group by numbers, without their text.
+        let mut places_by_slot = HashMap::new();
+        let is_of_agents = by.is_of_agents() || and_by.is_some_and(By::is_of_agents);
         let (mut total, mut unknown) = (0, 0);
         for (index, of) in self.matching(&filter.agents, now).enumerate() {
-            if by.is_of_agents() {
+            if is_of_agents {
                 places_by_slot.clear();
             }
             for row in &of.agent.rows {
@@ -110,14 +132,11 @@ impl Table {
                     }
                     _ => continue,
                 }
-                let slot = by.slot(row);
-                if places_by_slot.len() <= slot {
-                    places_by_slot.resize(slot + 1, None);
-                }
-                let place = *places_by_slot[slot].get_or_insert_with(|| {
-                    let key = self.key(by, of, row);
-                    *places.entry(key).or_insert_with(|| {
-                        counts.push((key, Count::default()));
+                let slots = (by.slot(row), and_by.map_or(0, |by| by.slot(row)));
+                let place = *places_by_slot.entry(slots).or_insert_with(|| {
+                    let keys = [self.key(by, of, row), and_by.and_then(|by| self.key(by, of, row))];
+                    *places.entry(keys.clone()).or_insert_with(|| {
+                        counts.push((keys, Count::default()));
                         counts.len() - 1
                     })
                 });
@@ -126,7 +145,7 @@ impl Table {
                 count.agents += usize::from(count.last_agent.replace(index) != Some(index));
                 let since = match (by, &row.problem) {
                     (By::Problem, Some(problem)) => Some(unix_seconds(problem.since)),
-                    _ => (row.current != NONE).then_some(row.since),
+                    _ => (row.current != NONE).then_some(u64::from(row.since)),
                 };
                 count.since = [count.since, since].into_iter().flatten().min();
             }
@@ -134,8 +153,11 @@ impl Table {
         counts.sort_by(|(one, a), (other, b)| b.rows.cmp(&a.rows).then_with(|| one.cmp(other)));
         let start = after.unwrap_or(0);
         let has_more = counts.len() > start.saturating_add(limit);
-        let group = |(key, count): (Option<&str>, Count)| Group {
-            key: key.map(ToOwned::to_owned),
+        let group = |(keys, count): (Keys<'_>, Count)| Group {
+            key: match (keys.map(|key| key.map(Cow::into_owned)), and_by) {
+                ([one, _], None) => Key::One(one),
+                (two, Some(_)) => Key::Two(two),
+            },
             rows: count.rows,
             agents: count.agents,
             since: count.since.map(from_unix),
@@ -145,9 +167,13 @@ impl Table {
         self.answer(&filter.agents, (total, unknown), (entries, cursor), now)
     }
 
-    fn key<'a>(&'a self, by: &By, of: Matched<'a>, row: &CompactRow) -> Option<&'a str> {
+    fn key<'a>(&'a self, by: &By, of: Matched<'a>, row: &CompactRow) -> Option<Cow<'a, str>> {
+        if let By::Since(minutes) = by {
+            let begins = u64::from(applied_in(row, *minutes)?) * u64::from(*minutes) * 60;
+            return Some(humantime::format_rfc3339_seconds(from_unix(begins)).to_string().into());
+        }
         let statement = of.agent.statement.as_ref();
-        match by {
+        let key = match by {
             By::Service => Some(self.pools.services.get(row.service).as_str()),
             By::Agent => Some(of.name.as_str()),
             By::Revision if row.current == NONE => None,
@@ -156,6 +182,8 @@ impl Table {
             By::Problem => row.problem.as_ref().map(|problem| word(&PROBLEMS, &problem.kind)),
             By::Edge => statement.map(|it| it.reporter.edge.as_str()),
             By::Label(key) => statement.and_then(|it| it.labels.iter().find(|(k, _)| k == key)).map(|(_, value)| value),
-        }
+            By::Since(_) => None,
+        };
+        key.map(Cow::Borrowed)
     }
 }

@@ -6,7 +6,9 @@ use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use tokio::task::spawn_blocking;
-use weir_observed::{Answer, By, Lacks, Now, PHASES, PROBLEMS, Release, RowFilter, State, Table, Verdict};
+use weir_observed::{
+    Answer, By, Lacks, LacksBy, Now, PHASES, PROBLEMS, ProblemFilter, Release, RowFilter, State, Table, Verdict,
+};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::problem::Problem;
@@ -24,6 +26,11 @@ use crate::observed::{Forgotten, NotForgotten};
 /// The most repositories in whose history one question looks for a revision.
 const MAX_REPOSITORIES: usize = 16;
 
+/// The most minutes that are counted together: a week.
+const MAX_MINUTES: u32 = 7 * 24 * 60;
+
+const LACKS_BY: [(&str, LacksBy); 2] = [("applied", LacksBy::Applied), ("current", LacksBy::Current)];
+
 /// A question about rows or agents.
 #[derive(Debug, PartialEq, Eq)]
 struct Question {
@@ -32,7 +39,7 @@ struct Question {
     repository: Option<NameGlob>,
     /// Rows that are older than this revision.
     lacks: Option<String>,
-    by: By,
+    by: (By, Option<By>),
     limit: usize,
     cursor: Option<String>,
 }
@@ -64,11 +71,11 @@ impl Of {
     fn known(self) -> &'static str {
         match self {
             Self::Rows => {
-                "`service`, `repository`, `agent`, `label`, `lacks`, `phase`, `problem`, `edge`, `limit` and `cursor`"
+                "`service`, `repository`, `agent`, `label`, `lacks`, `lacks_by`, `phase`, `problem`, `edge`, `limit` and `cursor`"
             }
-            Self::Agents => "`agent`, `label`, `edge`, `state`, `limit` and `cursor`",
+            Self::Agents => "`agent`, `label`, `edge`, `state`, `problem`, `limit` and `cursor`",
             Self::Summary => {
-                "`by`, `service`, `repository`, `agent`, `label`, `lacks`, `phase`, `problem`, `edge`, `limit` and `cursor`"
+                "`by`, `service`, `repository`, `agent`, `label`, `lacks`, `lacks_by`, `phase`, `problem`, `edge`, `limit` and `cursor`"
             }
         }
     }
@@ -90,7 +97,7 @@ impl Of {
 
 impl Question {
     fn parse(of: Of, query: Option<&str>) -> Result<Self, QueryError> {
-        let (rows, by) = (RowFilter::default(), By::Service);
+        let (rows, by) = (RowFilter::default(), (By::Service, None));
         let mut asked = Self { rows, repository: None, lacks: None, by, limit: DEFAULT_LIMIT, cursor: None };
         for (key, value) in query::pairs(query.unwrap_or_default())? {
             let (rows, agents) = (&mut asked.rows, of == Of::Agents);
@@ -102,8 +109,10 @@ impl Question {
                 "service" if !agents => rows.service = Some(query::parsed(key, &value)?),
                 "repository" if !agents => asked.repository = Some(query::parsed(key, &value)?),
                 "phase" if !agents => rows.phase = Some(one_of(key, &value, &PHASES)?),
-                "problem" if !agents => rows.problem = Some(one_of(key, &value, &PROBLEMS)?),
+                "problem" if agents => rows.agents.problem = Some(problem_of(&value)?),
+                "problem" => rows.problem = Some(problem_of(&value)?),
                 "lacks" if !agents => asked.lacks = Some(value.into_owned()),
+                "lacks_by" if !agents => rows.lacks_by = one_of(key, &value, &LACKS_BY)?,
                 "by" if of == Of::Summary => asked.by = by_of(&value)?,
                 "limit" => asked.limit = query::parsed(key, &value)?,
                 "cursor" if of.can_begin_after(&value) => asked.cursor = Some(value.into_owned()),
@@ -129,7 +138,27 @@ fn one_of<T: Clone>(key: &str, value: &str, words: &[(&str, T)]) -> Result<T, Qu
     found.ok_or_else(|| QueryError::new(format!("`{key}` is one of {}", all())))
 }
 
-fn by_of(value: &str) -> Result<By, QueryError> {
+fn problem_of(value: &str) -> Result<ProblemFilter, QueryError> {
+    if value == "any" {
+        return Ok(ProblemFilter::Any);
+    }
+    let kinds = PROBLEMS.map(|(word, kind)| (word, ProblemFilter::Kind(kind)));
+    one_of("problem", value, &kinds).map_err(|error| QueryError::new(format!("{error}, or `any`")))
+}
+
+fn by_of(value: &str) -> Result<(By, Option<By>), QueryError> {
+    match value.split_once(',') {
+        Some((one, other)) => Ok((key_of(one)?, Some(key_of(other)?))),
+        None => Ok((key_of(value)?, None)),
+    }
+}
+
+fn key_of(value: &str) -> Result<By, QueryError> {
+    if let Some(minutes) = value.strip_prefix("since:").and_then(|minutes| minutes.parse().ok()) {
+        let is_valid = (1..=MAX_MINUTES).contains(&minutes);
+        let error = || QueryError::new(format!("`since:<minutes>` is from 1 to {MAX_MINUTES}"));
+        return is_valid.then_some(By::Since(minutes)).ok_or_else(error);
+    }
     if let Some(key) = value.strip_prefix("label:").filter(|key| !key.is_empty()) {
         return Ok(By::Label(key.to_owned()));
     }
@@ -141,8 +170,12 @@ fn by_of(value: &str) -> Result<By, QueryError> {
         ("problem", By::Problem),
         ("edge", By::Edge),
     ];
-    one_of("by", value, &words)
-        .map_err(|error| QueryError::new(format!("{} or `label:<key>`", error.to_string().trim_end_matches('.'))))
+    one_of("by", value, &words).map_err(|error| {
+        QueryError::new(format!(
+            "{}, `label:<key>` or `since:<minutes>`, or two of these with a comma",
+            error.to_string().trim_end_matches('.')
+        ))
+    })
 }
 
 impl OperatorApi {
@@ -172,7 +205,7 @@ impl OperatorApi {
         self.ask("groups", move |table, now| {
             let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
             let lacks = lacks.as_ref().map(|lacks| lacks as Lacks<'_>);
-            table.summary(&by, &rows, lacks, (after, limit), now)
+            table.summary((&by.0, by.1.as_ref()), &rows, lacks, (after, limit), now)
         })
         .await
     }
@@ -297,6 +330,9 @@ mod tests {
             (Of::Agents, "service=a", "valid keys are `agent`"),
             (Of::Agents, "state=dead", "`state` is one of `live`, `silent`, `refused`"),
             (Of::Summary, "by=label:", "`by` is one of"),
+            (Of::Summary, "by=service,", "`by` is one of"),
+            (Of::Summary, "by=since:0", "from 1 to 10080"),
+            (Of::Rows, "lacks_by=disk", "`lacks_by` is one of `applied`, `current`"),
             (Of::Rows, "cursor=cluster-1", "`cursor` is no `cursor`"),
             (Of::Rows, "cursor=cluster-1/A", "`cursor` is no `cursor`"),
             (Of::Agents, "cursor=cluster-1/shop", "`cursor` is no `cursor`"),
@@ -309,9 +345,12 @@ mod tests {
         let encoded = "agent=c-%2a&label=ring%3Dcanary&lacks=1.1.0%2Bup.2&cursor=cluster-1%2Fshop";
         let typed = "agent=c-*&label=ring=canary&lacks=1.1.0+up.2&cursor=cluster-1/shop";
         assert_eq!(Question::parse(Of::Rows, Some(encoded)), Question::parse(Of::Rows, Some(typed)));
-        let query = "agent=c-*&label=ring=canary&label=zone=a=b&by=label:zone&service=*&phase=hook&problem=disk&limit=7&cursor=14";
+        let query = "agent=c-*&label=ring=canary&label=zone=a=b&by=label:zone,since:5&service=*&phase=hook&problem=any&limit=7&cursor=14";
         let read = Question::parse(Of::Summary, Some(query)).unwrap();
         let labels = [("ring".to_owned(), "canary".to_owned()), ("zone".to_owned(), "a=b".to_owned())];
-        assert_eq!((&*read.rows.agents.labels, read.by, read.limit), (&labels[..], By::Label("zone".to_owned()), 7));
+        assert_eq!(
+            (&*read.rows.agents.labels, read.by, read.limit),
+            (&labels[..], (By::Label("zone".to_owned()), Some(By::Since(5))), 7)
+        );
     }
 }

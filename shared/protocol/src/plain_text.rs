@@ -25,6 +25,21 @@ pub(crate) fn make_plain(text: &mut String, most: usize) {
     *text = plain;
 }
 
+/// As [`make_plain`], of lines: each begins anew.
+pub(crate) fn make_lines_plain(text: &mut String, most: usize) {
+    if !text.contains(|c| c != '\n' && is_hidden(c)) {
+        return;
+    }
+    let lines = text.lines().map(|line| {
+        let mut line = line.to_owned();
+        make_plain(&mut line, most);
+        line
+    });
+    let mut plain = lines.collect::<Vec<_>>().join("\n");
+    plain.truncate(plain.floor_char_boundary(most));
+    *text = plain;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -66,7 +66,10 @@ impl Trial {
             at.join("agent.toml"),
             format!(
                 "name = \"cluster-1\"\nedges = [\"https://{edge}\"]\nca = \"ca.pem\"\ntoken_file = \"cluster-1.token\"\n\
-                 root = \"agent-data\"\nservices = \"assigned\"\nspread = \"0s\"\n"
+                 root = \"agent-data\"\nservices = \"assigned\"\nspread = \"0s\"\n\
+                 [[service]]\nname = \"*\"\nreport_output = true\n\
+                 exec = \"test ! -e {fails} || {{ echo no namespace >&2; exit 1; }}\"\n",
+                fails = at.join("fails").display(),
             ),
         )?;
         let weir = env!("CARGO_BIN_EXE_weir");
@@ -137,6 +140,25 @@ impl Trial {
     }
 }
 
+/// A release is on disk, and its hook fails: it is not applied.
+fn a_hook_fails(trial: &Trial, applied: &str) -> anyhow::Result<()> {
+    let fails = trial.dir.path().join("fails");
+    fs::write(&fails, "")?;
+    trial.upstream.write("version", "3")?;
+    let third = trial.upstream.commit_and_push("three")?;
+    trial.succeeds(&format!("wait shop {third} --for current --timeout 120s"))?;
+    let story = trial.until("explain cluster-1 shop", "no namespace")?;
+    assert!(story.contains(&format!("applied    {}", &applied[..12])), "{story}");
+    assert!(trial.fails(&format!("wait shop {third} --timeout 1s"), 2)?.contains("cluster-1"));
+    assert!(trial.succeeds(&format!("fleet --lacking {third}"))?.contains("cluster-1"));
+    assert!(trial.succeeds(&format!("fleet --lacking {third} --for current"))?.contains("no rows"));
+    fs::remove_file(&fails)?;
+    trial.succeeds(&format!("wait shop {third} --timeout 120s"))?;
+    assert!(trial.succeeds("fleet --by service,revision")?.contains(&third[..12]));
+    assert!(trial.succeeds("fleet --by since:60")?.contains("APPLIED"));
+    Ok(())
+}
+
 #[test]
 fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<()> {
     let trial = Trial::start()?;
@@ -185,6 +207,8 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     trial.succeeds("unpin shop")?;
     trial.succeeds(&format!("wait shop {second} --timeout 120s"))?;
     trial.succeeds("refresh shop")?;
+
+    a_hook_fails(&trial, &second)?;
 
     fs::write(trial.dir.path().join("none.toml"), "")?;
     assert!(trial.fails("apply -f none.toml --prune --prefix to-", 1)?.contains("--yes"));

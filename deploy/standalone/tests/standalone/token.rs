@@ -138,7 +138,7 @@ fn the_commands_in_the_help_work() {
     let help = desk.run(&["--help"]).out;
     let steps: Vec<&str> =
         help.lines().filter(|line| ["  weir token ", "  echo "].iter().any(|step| line.starts_with(step))).collect();
-    assert_eq!(steps.len(), 3, "{help}");
+    assert_eq!(steps.len(), 4, "{help}");
     let binary = Path::new(env!("CARGO_BIN_EXE_weir"));
     let path = std::env::join_paths([binary.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
     for step in steps {
@@ -152,6 +152,20 @@ fn the_commands_in_the_help_work() {
     let mut denied = AccessList::default();
     denied.add_deny_file(&desk.read("denied")).unwrap();
     assert!(denied.denied_tokens(0).any(|id| Some(id) == claims.id.as_ref()));
+}
+
+#[test]
+fn a_token_is_shown_and_its_key_checked() {
+    let desk = Desk::with_a_token();
+    let issue = ["issue", "--key", "fleet.key", "--subject", "a", "--service", "shop-*", "--label", "ring=canary"];
+    assert!(desk.run(&[&issue[..], &["--out", "a.token"]].concat()).error.contains("issued a token for a"));
+    let shown = desk.run(&["inspect", "a.token", "--key", "fleet.key.pub"]).out;
+    for part in ["verified with fleet.key.pub", "subject     a", "shop-*", "canary", "valid for   89days"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    desk.run(&["key", "--out", "other.key"]);
+    desk.refused(&["inspect", "a.token", "--key", "other.key.pub"], "no key of other.key.pub");
+    desk.refused(&["inspect", "fleet.key"], "this is no token");
 }
 
 #[test]

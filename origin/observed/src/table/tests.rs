@@ -9,7 +9,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
 use super::*;
-use crate::{AgentFilter, AgentView, By, Release, RowFilter, State, Verdict};
+use crate::{AgentFilter, AgentView, By, Key, LacksBy, ProblemFilter, Release, RowFilter, State, Verdict};
 
 /// A table whose clocks the test moves.
 struct World {

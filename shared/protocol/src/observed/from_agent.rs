@@ -77,11 +77,13 @@ mod tests {
             ("no edge has it", long.as_str(), &format!(r"{}\u{{202", "e".repeat(250))),
             ("0.3.0", r"1\u0000", r"1\u{0}"),
             ("b2", r"b\u20662", r"b\u{2066}2"),
+            ("a line", r"a\n\u001b[31mb", "a\n\\u{1b}[31mb"),
         ] {
             let read = AgentObserved::parse(GOLDEN.replacen(field, words, 1).as_bytes()).unwrap();
             let problem = read.rows.iter().find_map(|row| row.problem.as_ref()).expect("a row has a problem");
             let labels = read.labels.iter().map(|(_, value)| value.to_owned());
-            let all: Vec<_> = labels.chain([problem.text.clone(), read.version.clone()]).collect();
+            let all: Vec<_> =
+                labels.chain([problem.text.clone(), read.version.clone()]).chain(problem.output.clone()).collect();
             assert!(all.iter().any(|text| text == expected), "{words}: {all:?}");
         }
     }
@@ -91,6 +93,7 @@ mod tests {
         let (long, version) = ("e".repeat(257), format!(r#""{}""#, "1".repeat(101)));
         for (field, other, expected) in [
             ("no edge has it", long.as_str(), "`text` has more than 256 bytes"),
+            ("a line", &*"e".repeat(513), "`output` has more than 512 bytes"),
             (r#""0.3.0""#, version.as_str(), "`version` has more than 100 bytes"),
             (r#""4f2a-1""#, r#""a b""#, "`a b` is not an instance"),
             (r#""seq":7"#, r#""seq":-7"#, "invalid value"),

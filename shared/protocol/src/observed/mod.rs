@@ -16,10 +16,12 @@ pub use self::from_edge::{
     PATH as EDGE_PATH, Proved, RefusedName,
 };
 pub use self::instance::{Instance, InstanceError, MAX_INSTANCE_BYTES};
-pub use self::row::{Current, Desired, HookState, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row};
+pub use self::row::{
+    Applied, Current, Desired, HookState, MAX_OUTPUT_BYTES, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row,
+};
 pub use self::transfer::{Transfer, TransferKind};
 
-use crate::plain_text::make_plain;
+use crate::plain_text::{make_lines_plain, make_plain};
 
 /// The longest message of an agent or an edge, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -72,8 +74,18 @@ fn take_text(field: &'static str, text: &mut String, most: usize) -> Result<(), 
     Ok(())
 }
 
+/// As [`take_text`], of lines.
+fn take_lines(field: &'static str, text: &mut String, most: usize) -> Result<(), ObservedError> {
+    check_length(field, text, most)?;
+    make_lines_plain(text, most);
+    Ok(())
+}
+
 fn take_agent(version: &mut String, rows: &mut [Row]) -> Result<(), ObservedError> {
     take_text("version", version, MAX_VERSION_BYTES)?;
     let mut problems = rows.iter_mut().filter_map(|row| row.problem.as_mut());
-    problems.try_for_each(|problem| take_text("text", &mut problem.text, MAX_PROBLEM_BYTES))
+    problems.try_for_each(|problem| {
+        take_text("text", &mut problem.text, MAX_PROBLEM_BYTES)?;
+        problem.output.as_mut().map_or(Ok(()), |output| take_lines("output", output, MAX_OUTPUT_BYTES))
+    })
 }

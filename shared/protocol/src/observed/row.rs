@@ -13,6 +13,9 @@ use crate::revision_id::RevisionId;
 /// The longest text of a problem, in bytes.
 pub const MAX_PROBLEM_BYTES: usize = 256;
 
+/// The most of what a command wrote, in bytes.
+pub const MAX_OUTPUT_BYTES: usize = 512;
+
 /// The publication that a service should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
@@ -36,6 +39,38 @@ pub struct Current {
     pub since: SystemTime,
 }
 
+/// The last release whose hooks succeeded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<Current>", into = "Option<Current>")]
+pub enum Applied {
+    /// The agent says nothing: it has no hooks, or is of an earlier version.
+    #[default]
+    Unsaid,
+    /// `None`: the hooks have succeeded for no release. `since` is when they last succeeded.
+    Said(Option<Current>),
+}
+
+impl Applied {
+    fn is_unsaid(&self) -> bool {
+        *self == Self::Unsaid
+    }
+}
+
+impl From<Option<Current>> for Applied {
+    fn from(said: Option<Current>) -> Self {
+        Self::Said(said)
+    }
+}
+
+impl From<Applied> for Option<Current> {
+    fn from(applied: Applied) -> Self {
+        match applied {
+            Applied::Unsaid => None,
+            Applied::Said(said) => said,
+        }
+    }
+}
+
 /// What an agent runs of one service, and what stops it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
@@ -49,11 +84,25 @@ pub struct Row {
     pub phase: Phase,
     /// The hook of the current release.
     pub hook: HookState,
+    /// The last release whose hooks succeeded. See [`Row::applied`].
+    #[serde(default, skip_serializing_if = "Applied::is_unsaid")]
+    pub applied: Applied,
     /// What stops it; `None`: nothing.
     pub problem: Option<Problem>,
     /// How the current release arrived; `None`: before this run of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<Transfer>,
+}
+
+impl Row {
+    /// The last release whose hooks succeeded, or that was switched to without any. `None`: the agent does not say.
+    pub fn applied(&self) -> Option<Option<&Current>> {
+        match (&self.applied, self.hook) {
+            (Applied::Said(said), _) => Some(said.as_ref()),
+            (Applied::Unsaid, HookState::None | HookState::Succeeded) => Some(self.current.as_ref()),
+            (Applied::Unsaid, HookState::Pending | HookState::Running | HookState::Failed | HookState::Other) => None,
+        }
+    }
 }
 
 /// What an agent does about a service.
@@ -154,6 +203,10 @@ pub struct Problem {
     pub tries: u64,
     /// For people. At most [`MAX_PROBLEM_BYTES`].
     pub text: String,
+    /// The last lines that the command wrote to stderr, where the agent's configuration allows it. At most
+    /// [`MAX_OUTPUT_BYTES`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }
 
 impl Problem {
@@ -162,7 +215,7 @@ impl Problem {
         text.truncate(text.floor_char_boundary(MAX_PROBLEM_BYTES));
         let same = before.filter(|before| before.kind == kind);
         let (since, tries) = same.map_or((now, 0), |same| (same.since, same.tries));
-        Self { kind, since, tries: tries + 1, text }
+        Self { kind, since, tries: tries + 1, text, output: None }
     }
 }
 

@@ -81,6 +81,11 @@ impl<'a> UnverifiedToken<'a> {
         self.payload.get("sub")?.as_str()?.parse().ok()
     }
 
+    /// All that it claims. Nothing proves it yet.
+    pub fn unverified_claims(&self) -> &Value {
+        &self.payload
+    }
+
     /// The id of the key that signed it.
     pub fn key_id(&self) -> &str {
         &self.key

@@ -39,8 +39,8 @@ fn edges_with_one_identity_are_several_with_agents_of_their_own() {
     assert!(world.agents().iter().all(|agent| agent.state == State::Live));
     let filter = AgentFilter { edge: Some("pool~*".parse().unwrap()), ..AgentFilter::default() };
     assert_eq!(world.table.agents(&filter, (None, 9), world.now).total, 2);
-    let groups = world.table.summary(&By::Edge, &RowFilter::default(), None, (None, 9), world.now).entries;
-    assert_eq!(groups[1].key.as_deref(), Some("pool~two"));
+    let groups = world.table.summary((&By::Edge, None), &RowFilter::default(), None, (None, 9), world.now).entries;
+    assert_eq!(groups[1].key, crate::Key::One(Some("pool~two".to_owned())));
     // An agent moves, and one of the two is silent.
     world.pass(9);
     world.send(&of("two", "j", 20, &[agent("a", "i", 2, &[])])).unwrap();

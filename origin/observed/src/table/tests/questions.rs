@@ -24,7 +24,14 @@ fn filters_combine() {
     for (filter, expected) in [
         (RowFilter::default(), 60),
         (RowFilter { service: glob("z-*"), ..RowFilter::default() }, 20),
-        (RowFilter { problem: Some(weir_protocol::observed::ProblemKind::Disk), ..RowFilter::default() }, 5),
+        (
+            RowFilter {
+                problem: Some(ProblemFilter::Kind(weir_protocol::observed::ProblemKind::Disk)),
+                ..RowFilter::default()
+            },
+            5,
+        ),
+        (RowFilter { problem: Some(ProblemFilter::Any), ..RowFilter::default() }, 5),
         (
             RowFilter {
                 phase: Some(weir_protocol::observed::Phase::Waiting),
@@ -54,6 +61,8 @@ fn filters_combine() {
     );
     assert_eq!((answer.total, answer.entries.len(), answer.cursor.as_deref()), (10, 4, Some("a03")));
     assert_eq!((answer.entries[0].services, answer.entries[0].problems), (3, 1));
+    let ill = AgentFilter { problem: Some(ProblemFilter::Any), ..AgentFilter::default() };
+    assert_eq!(world.table.agents(&ill, (None, 9), world.now).total, 5);
 }
 
 #[test]
@@ -67,10 +76,11 @@ fn rows_that_lack_a_generation_are_counted_apart_from_unknown_ones() {
     };
     let answer = world.table.rows(&RowFilter::default(), Some(&lacks), (None, 100), world.now);
     assert_eq!((answer.total, answer.entries.len(), answer.unknown), (14, 14, 20));
-    let by = |by| world.table.summary(&by, &RowFilter::default(), Some(&lacks), (None, 2), world.now);
+    let by = |by| world.table.summary((&by, None), &RowFilter::default(), Some(&lacks), (None, 2), world.now);
     let counted = |by| by_key(by);
     fn by_key(answer: crate::Answer<crate::Group>) -> Vec<(Option<String>, usize, usize)> {
-        answer.entries.into_iter().map(|group| (group.key, group.rows, group.agents)).collect()
+        let one = |key| if let Key::One(one) = key { one } else { unreachable!("one key") };
+        answer.entries.into_iter().map(|group| (one(group.key), group.rows, group.agents)).collect()
     }
     assert_eq!(counted(by(By::Service)), [(Some("x".to_owned()), 14, 14)]);
     assert_eq!(counted(by(By::Problem)), [(None, 10, 10), (Some("disk".to_owned()), 4, 4)]);
@@ -78,8 +88,57 @@ fn rows_that_lack_a_generation_are_counted_apart_from_unknown_ones() {
         counted(by(By::Label("ring".to_owned()))),
         [(Some("all".to_owned()), 13, 13), (Some("canary".to_owned()), 1, 1)]
     );
-    let all = world.table.summary(&By::Agent, &RowFilter::default(), None, (Some(18), 10), world.now);
+    let all = world.table.summary((&By::Agent, None), &RowFilter::default(), None, (Some(18), 10), world.now);
     assert_eq!((all.total, all.entries.len(), all.entries[0].rows, all.cursor), (60, 2, 3, None));
+}
+
+/// What a row says of hooks, and what a question by each release of it answers.
+#[test]
+fn a_row_lacks_what_its_hooks_have_not_applied() {
+    let mut world = world();
+    let release = |generation: u64, since: &str| {
+        let digest = TarballDigest::of(&generation.to_be_bytes());
+        json!({"digest": digest, "generation": generation, "revision_id": null, "since": since})
+    };
+    let (early, late) = (release(1, "2026-11-20T09:30:00Z"), release(2, "2026-11-20T09:36:59Z"));
+    let of = |current: &Value, hook: &str| with(row("x", 1, None), json!({"current": current, "hook": hook}));
+    let rows = [
+        with(of(&late, "failed"), json!({"applied": early})),
+        with(of(&late, "failed"), json!({"applied": null})),
+        with(of(&late, "succeeded"), json!({"applied": late})),
+        // Of agents that say nothing.
+        of(&late, "none"),
+        of(&late, "failed"),
+        of(&early, "failed"),
+    ];
+    let agents = (0..).zip(&rows).map(|(i, row)| agent(&format!("a{i}"), "i", 1, std::slice::from_ref(row)));
+    world.send(&message("e1", 1, &agents.collect::<Vec<_>>())).unwrap();
+    let lacks = |_: &ServiceName, release: Option<&Release>| match release {
+        Some(release) if release.generation >= 2 => Verdict::Has,
+        _ => Verdict::Lacks,
+    };
+    for (lacks_by, lacking, unknown) in [(LacksBy::Applied, &["a0", "a1", "a5"][..], 1), (LacksBy::Current, &["a5"], 0)]
+    {
+        let filter = RowFilter { lacks_by, ..RowFilter::default() };
+        let answer = world.table.rows(&filter, Some(&lacks), (None, 9), world.now);
+        let names: Vec<_> = answer.entries.iter().map(|view| view.agent.as_str()).collect();
+        assert_eq!((names.as_slice(), answer.unknown), (lacking, unknown), "{lacks_by:?}");
+    }
+    let all = world.table.rows(&RowFilter::default(), None, (None, 9), world.now).entries;
+    let applied: Vec<_> = all.iter().map(|view| serde_json::to_value(&view.row).unwrap()["applied"].clone()).collect();
+    assert_eq!(applied, [early, Value::Null, late.clone(), late, Value::Null, Value::Null]);
+
+    let summary = |by: &By, and_by| {
+        let answer = world.table.summary((by, and_by), &RowFilter::default(), None, (None, 9), world.now);
+        let key = |group: crate::Group| (serde_json::to_value(group.key).unwrap(), group.rows);
+        answer.entries.into_iter().map(key).collect::<Vec<_>>()
+    };
+    let by_time = [(Value::Null, 3), (json!("2026-11-20T09:35:00Z"), 2), (json!("2026-11-20T09:30:00Z"), 1)];
+    assert_eq!(summary(&By::Since(5), None), by_time);
+    let both = [(json!(["x", "current"]), 6)];
+    assert_eq!(summary(&By::Service, Some(&By::Phase)), both);
+    let of_agents = summary(&By::Agent, Some(&By::Since(60)));
+    assert!(of_agents.len() == 6 && of_agents.contains(&(json!(["a0", "2026-11-20T09:00:00Z"]), 1)), "{of_agents:?}");
 }
 
 proptest! {
