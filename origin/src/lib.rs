@@ -42,6 +42,7 @@ mod verify;
 pub mod versions;
 pub mod webhook;
 
+pub use access::SentList;
 #[cfg(feature = "fuzzing")]
 pub use catalog::fuzz_document;
 /// Proves that an engine can hold the records of several origins.

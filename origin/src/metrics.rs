@@ -77,7 +77,7 @@ metric_families! {
         pub(crate) statements: IntCounter = "weir_origin_freshness_statements_total";
         /// Requests for objects.
         pub(crate) object_requests: IntCounterVec = "weir_origin_object_requests_total" { status };
-        /// Bytes of objects sent to edges.
+        /// Bytes of objects, and of shards of access lists, sent to edges.
         pub(crate) object_sent_bytes: IntCounter = "weir_origin_object_sent_bytes_total";
         /// Rebuilds of versions of which an object was missing or corrupt. After `failed`, edges that need the object get
         /// 503; it is tried again by a later request or poll.

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use weir_ownership::Event;
@@ -20,6 +19,7 @@ use weir_runtime::last_reload::LastReload;
 use weir_runtime::shutdown::Drain;
 use weir_source::Condition;
 
+use crate::access::SentList;
 use crate::catalog::{Catalog, Documents, Editor};
 use crate::certificates::{CertificateUsers, LoadedCertificates};
 use crate::cluster::{Cluster, digests};
@@ -45,7 +45,7 @@ pub struct Running {
     pub(crate) before: HashMap<ServiceName, Generation>,
     /// The configuration at the start.
     pub(crate) config: Config,
-    pub(crate) access: watch::Receiver<Option<Bytes>>,
+    pub(crate) access: watch::Receiver<Arc<SentList>>,
     pub(crate) versions: Versions,
     pub(crate) certificates: Arc<WatchedFiles<CertificateUsers>>,
     pub(crate) metrics: Metrics,
@@ -88,8 +88,8 @@ impl Running {
         self.catalog.service(name).map(|service| service.follow_condition())
     }
 
-    /// The access list for edges as JSON, as it changes.
-    pub fn access(&self) -> watch::Receiver<Option<Bytes>> {
+    /// The access list for edges, as it changes.
+    pub fn access(&self) -> watch::Receiver<Arc<SentList>> {
         self.access.clone()
     }
 

@@ -16,7 +16,7 @@ use super::refusal::Refusal;
 /// The keys and denials of all lists; immutable.
 pub(super) struct KeySet {
     keys: HashMap<KeyId, PublicKey>,
-    issuers: IssuerTable,
+    issuers: Arc<IssuerTable>,
     /// Keys and issuers that only origins know, of which this edge takes none.
     ignored_keys: HashSet<KeyId>,
     ignored_issuers: HashSet<String>,
@@ -35,7 +35,7 @@ impl KeySet {
     pub(super) fn empty(cached_tokens: u64) -> Self {
         Self {
             keys: HashMap::new(),
-            issuers: IssuerTable::default(),
+            issuers: Arc::default(),
             ignored_keys: HashSet::new(),
             ignored_issuers: HashSet::new(),
             revoked_keys: HashSet::new(),
@@ -49,7 +49,7 @@ impl KeySet {
     /// the edge's own wins.
     pub(super) fn of<'a>(
         own: &'a AccessList,
-        issuers: IssuerTable,
+        issuers: Arc<IssuerTable>,
         origin_lists: &(impl Iterator<Item = &'a AccessList> + Clone),
         keys_from_origins: bool,
         before: &Self,
@@ -69,7 +69,8 @@ impl KeySet {
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
         let denied_agents = lists().flat_map(AccessList::denied_agents).cloned().collect();
-        let same_keys = keys == before.keys && revoked_keys == before.revoked_keys && issuers == before.issuers;
+        let same_issuers = Arc::ptr_eq(&issuers, &before.issuers) || issuers == before.issuers;
+        let same_keys = keys == before.keys && revoked_keys == before.revoked_keys && same_issuers;
         let verified_tokens = if same_keys { before.verified_tokens.clone() } else { Cache::new(cached_tokens) };
         let ignored_issuers = HashSet::new();
         Self {
@@ -220,7 +221,7 @@ mod tests {
     }
 
     fn key_set(own: &AccessList, origin_lists: &[AccessList], keys_from_origins: bool, before: &KeySet) -> KeySet {
-        KeySet::of(own, IssuerTable::default(), &origin_lists.iter(), keys_from_origins, before, 10, NOW)
+        KeySet::of(own, Arc::default(), &origin_lists.iter(), keys_from_origins, before, 10, NOW)
     }
 
     fn key() -> SigningKey {

@@ -1,13 +1,14 @@
 //! The lists of keys, denials and issuers: the edge's own, and those of its origins.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use weir_protocol::access_list::{AccessList, Fleet};
+use weir_protocol::access_list::{AccessList, AccessListError, Fleet};
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::token::JwkSet;
 
-use super::issuers::{self, IssuerEntry, IssuerTable, KeyConflict, KeyOwners};
+use super::issuers::{AnnouncedIssuers, IssuerEntry, IssuerTable, KeyConflict, KeyOwners};
 use super::origin_lists::OriginLists;
-use crate::config::MAX_ISSUERS;
 
 /// The most entries that a warning names which two clusters define otherwise; the metric counts all.
 const MAX_CONFLICTS_LOGGED: usize = 10;
@@ -18,14 +19,22 @@ pub(super) struct Lists {
     /// The issuers of the configuration, in its order.
     pub(super) issuers: Vec<IssuerEntry>,
     pub(super) origin_lists: OriginLists,
+    /// The last lists of origins that lack shards.
+    incomplete: BTreeMap<String, AccessList>,
     /// What operators say of agents, of all `origin_lists`.
     pub(super) fleet: Arc<Fleet>,
     /// Its issuers.
     origin_issuers: Vec<IssuerEntry>,
+    announced: AnnouncedIssuers,
     /// What two clusters of origins define otherwise.
     pub(super) conflicts: Vec<String>,
     /// Of the keys of all issuers.
     pub(super) key_owners: KeyOwners,
+    /// `None`: issuers have changed.
+    table: Option<Arc<IssuerTable>>,
+    /// The keys of issuers that other entries have.
+    pub(super) key_conflicts: Vec<KeyConflict>,
+    max_issuers: usize,
 }
 
 impl Lists {
@@ -34,15 +43,83 @@ impl Lists {
         issuers: Vec<IssuerEntry>,
         origin_lists: OriginLists,
         key_owners: KeyOwners,
+        max_issuers: usize,
     ) -> Self {
-        let (fleet, origin_issuers, conflicts) = Default::default();
-        let mut lists = Self { own, issuers, origin_lists, fleet, origin_issuers, conflicts, key_owners };
+        let (incomplete, fleet, origin_issuers, announced, conflicts) = Default::default();
+        let (table, key_conflicts) = Default::default();
+        let mut lists = Self {
+            own,
+            issuers,
+            origin_lists,
+            incomplete,
+            fleet,
+            origin_issuers,
+            announced,
+            conflicts,
+            key_owners,
+            table,
+            key_conflicts,
+            max_issuers,
+        };
         lists.join_fleets();
         lists
     }
 
+    /// Takes in the list that an origin sent. Returns the list that applies now, if there is one, and the shards that the sent
+    /// one lacks. Its keys and denials apply at once, and its agents, assignments and issuers when it is complete.
+    pub(super) fn sent(&mut self, origin: &str, mut list: AccessList) -> (Option<AccessList>, BTreeSet<ObjectDigest>) {
+        let earlier = self.origin_lists.get(origin);
+        if let Some(earlier) = earlier {
+            list.keep_newer(earlier);
+        }
+        self.origin_lists.all().chain(self.incomplete.values()).for_each(|known| list.fill_from(known));
+        let lacking = list.lacking();
+        if lacking.is_empty() {
+            self.incomplete.remove(origin);
+            return (Some(list), lacking);
+        }
+        let applies = earlier.map(|earlier| {
+            let mut applies = list.clone();
+            applies.set_fleet(earlier.fleet().clone());
+            applies
+        });
+        self.incomplete.insert(origin.to_owned(), list);
+        (applies, lacking)
+    }
+
+    /// Adds a shard to the last list of an origin. Returns the list once it is complete.
+    ///
+    /// # Errors
+    /// The bytes are others than the digest says, or the list has more than `limit` bytes of documents.
+    pub(super) fn add_shard(
+        &mut self,
+        origin: &str,
+        (digest, json): (&ObjectDigest, &[u8]),
+        limit: usize,
+    ) -> Result<Option<AccessList>, AccessListError> {
+        let Some(list) = self.incomplete.get_mut(origin) else { return Ok(None) };
+        list.add_shard(digest, json)?;
+        if list.fleet().bytes() > limit {
+            let what = "bytes of agents, assignments and issuers (`[auth] fleet_bytes`)";
+            return Err(AccessListError::TooMany { what, limit });
+        }
+        let is_complete = list.lacking().is_empty();
+        Ok(if is_complete { self.incomplete.remove(origin) } else { None })
+    }
+
+    /// The number of origins whose last list lacks shards.
+    pub(super) fn incomplete(&self) -> usize {
+        self.incomplete.len()
+    }
+
+    /// An origin has left its cluster.
+    pub(super) fn depart(&mut self, origin: &str) {
+        self.incomplete.remove(origin);
+        self.origin_lists.depart(origin);
+    }
+
     pub(super) fn join_fleets(&mut self) {
-        let (fleet, conflicts) = self.origin_lists.fleet();
+        let (mut fleet, conflicts) = self.origin_lists.fleet();
         for entry in conflicts.iter().filter(|entry| !self.conflicts.contains(entry)).take(MAX_CONFLICTS_LOGGED) {
             tracing::warn!(
                 entry,
@@ -51,15 +128,20 @@ impl Lists {
         }
         self.conflicts = conflicts;
         if fleet != *self.fleet {
-            self.origin_issuers = issuers::of_origins(&fleet);
+            fleet.share(&self.fleet);
+            if fleet.issuers.table() != self.fleet.issuers.table() {
+                self.origin_issuers = self.announced.entries(fleet.issuers.table());
+                self.table = None;
+            }
             self.fleet = Arc::new(fleet);
         }
+        self.origin_lists.joined = self.fleet.clone();
     }
 
-    /// The issuers of the configuration come first: a new key in two entries is that of the first.
-    pub(super) fn all_issuers(&self, from_origins: bool) -> Vec<IssuerEntry> {
-        let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
-        self.issuers.iter().chain(of_origins).take(MAX_ISSUERS).cloned().collect()
+    /// Replaces the keys of an issuer of the configuration.
+    pub(super) fn set_issuer_keys(&mut self, position: usize, keys: JwkSet) {
+        self.issuers[position].keys = Arc::new(keys);
+        self.table = None;
     }
 
     /// The issuers that origins announce, if their keys are not taken.
@@ -67,7 +149,20 @@ impl Lists {
         self.origin_issuers.iter().filter(|_| !from_origins).map(|entry| entry.issuer.issuer.clone()).collect()
     }
 
-    pub(super) fn issuer_table(&self, from_origins: bool) -> (IssuerTable, Vec<KeyConflict>) {
-        IssuerTable::of(self.all_issuers(from_origins), &self.key_owners)
+    /// The keys of all issuers, and whether they were found again. The issuers of the configuration come first: a new key in two
+    /// entries is that of the first.
+    pub(super) fn issuer_table(&mut self, from_origins: bool) -> (Arc<IssuerTable>, bool) {
+        if let Some(table) = &self.table {
+            return (table.clone(), false);
+        }
+        let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
+        let entries: Vec<_> = self.issuers.iter().chain(of_origins).take(self.max_issuers).cloned().collect();
+        self.key_owners.update(&entries);
+        let (table, conflicts) = IssuerTable::of(entries, &self.key_owners);
+        for conflict in &conflicts {
+            tracing::error!(%conflict, "a key of an issuer is ignored");
+        }
+        self.key_conflicts = conflicts;
+        (self.table.insert(table.into()).clone(), true)
     }
 }

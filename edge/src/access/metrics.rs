@@ -37,6 +37,9 @@ metric_families! {
         pub(super) fleet_conflicts: IntGauge = "weir_edge_access_fleet_conflicts";
         /// Lists of keys and denials from origins that could not be read. The previous lists stay in force.
         pub(super) lists_refused: IntCounter = "weir_edge_access_lists_refused_total";
+        /// Origins with a list of which shards were not fetched yet. Its keys and denials apply, with the agents, assignments and
+        /// issuers of the list before. Alert above 0 for minutes.
+        pub(super) lists_incomplete: IntGauge = "weir_edge_access_lists_incomplete";
         /// 1 while lists of keys and denials from origins cannot be written to disk.
         pub(super) lists_unsaved: IntGauge = "weir_edge_access_lists_unsaved";
     }

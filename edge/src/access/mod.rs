@@ -10,6 +10,7 @@ mod key_set;
 mod lists;
 mod metrics;
 mod origin_lists;
+mod received;
 mod refusal;
 mod refused;
 mod session;
@@ -44,7 +45,7 @@ use self::lists::Lists;
 pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
-use crate::config::{AuthConfig, AuthMode, CertificateRule, MAX_ISSUERS};
+use crate::config::{AuthConfig, AuthMode, CertificateRule};
 use crate::origin_client::MAX_ORIGINS;
 
 /// How long a request waits for the keys of its token's issuer.
@@ -68,6 +69,8 @@ struct Inner {
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
     cached_tokens: u64,
+    max_issuers: usize,
+    fleet_bytes: usize,
     key_set: watch::Sender<Arc<KeySet>>,
     lists: Mutex<Lists>,
     /// The lists to persist.
@@ -110,11 +113,12 @@ impl Access {
         };
         // The list of an origin that is not known now may be the only one with a denial. Its keys are not used.
         origin_lists.retain_known(origins, MAX_ORIGINS);
-        let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
         let owners_file = file.key_owners();
         let key_owners = tokio::task::spawn_blocking(move || KeyOwners::read(&owners_file)).await?;
         let (persisted_owners, owners_to_persist) = watch::channel(key_owners.clone());
-        let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists, key_owners);
+        let (own_list, max_issuers) = (own.borrow_and_update().clone(), config.max_issuers);
+        let lists = Lists::new(own_list, issuers.clone(), origin_lists, key_owners, max_issuers);
+        let (persisted, to_persist) = watch::channel(Arc::new(lists.origin_lists.clone()));
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
             has_authorities: config.has_authorities(),
@@ -123,6 +127,8 @@ impl Access {
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             cached_tokens: config.cached_tokens,
+            max_issuers,
+            fleet_bytes: usize::try_from(config.fleet_bytes.as_u64()).unwrap_or(usize::MAX),
             key_set: watch::Sender::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             persisted,
@@ -184,12 +190,13 @@ impl Access {
         errors
     }
 
-    /// The numbers of cached tokens, of issuers and of refused names, and their limits.
-    pub(crate) fn bounds(&self) -> [Bound; 3] {
-        let key_set = self.inner.key_set();
+    /// The numbers of cached tokens, of issuers, of bytes of operators' documents and of refused names, and their limits.
+    pub(crate) fn bounds(&self) -> [Bound; 4] {
+        let (key_set, fleet_bytes) = (self.inner.key_set(), self.inner.fleet.borrow().bytes());
         [
             ("cached_tokens", key_set.cached_tokens(), self.inner.cached_tokens),
-            ("issuers", key_set.issuers().len() as u64, MAX_ISSUERS as u64),
+            ("issuers", key_set.issuers().len() as u64, self.inner.max_issuers as u64),
+            ("fleet_bytes", fleet_bytes as u64, self.inner.fleet_bytes as u64),
             self.inner.refused.bound(),
         ]
     }
@@ -266,36 +273,6 @@ impl Access {
             tracing::debug!(address = %peer.address, reason = refusal.into_str(), "a client was rejected");
         }
     }
-
-    /// Replaces the access list of an origin. It applies at once, and is persisted soon after. A malformed list changes
-    /// nothing.
-    pub(crate) fn set_origin_list(&self, name: &str, json: &[u8]) {
-        let mut list = match AccessList::parse(json) {
-            Ok(list) => list,
-            Err(error) => {
-                self.inner.metrics.lists_refused.inc();
-                tracing::error!(origin = name, %error, "the access list of an origin is malformed; the previous one applies");
-                return;
-            }
-        };
-        self.inner.change(|lists| {
-            if let Some(earlier) = lists.origin_lists.get(name) {
-                list.keep_newer(earlier);
-            }
-            if lists.origin_lists.insert(name, list) {
-                tracing::info!(origin = name, "an origin changed its access list");
-                self.inner.persist(lists);
-            }
-        });
-    }
-
-    /// An origin has left its cluster: its denials stay, and its keys are not used any longer.
-    pub(crate) fn origin_left(&self, name: &str) {
-        self.inner.change(|lists| {
-            lists.origin_lists.depart(name);
-            self.inner.persist(lists);
-        });
-    }
 }
 
 fn files(config: &AuthConfig) -> AccessFiles {
@@ -362,17 +339,12 @@ impl Inner {
     }
 
     /// Changes a list and rebuilds the key set.
-    fn change(&self, change: impl FnOnce(&mut Lists)) {
+    fn change<R>(&self, change: impl FnOnce(&mut Lists) -> R) -> R {
         // Held to the end, so that concurrent changes are not lost.
         let mut lists = self.lists();
-        change(&mut lists);
+        let changed = change(&mut lists);
         let before = self.key_set();
-        let entries = lists.all_issuers(self.keys_from_origins);
-        lists.key_owners.update(&entries);
-        let (issuers, conflicts) = lists.issuer_table(self.keys_from_origins);
-        for conflict in conflicts {
-            tracing::error!(%conflict, "a key of an issuer is ignored");
-        }
+        let (issuers, are_new) = lists.issuer_table(self.keys_from_origins);
         let after = KeySet::of(
             &lists.own,
             issuers,
@@ -387,7 +359,7 @@ impl Inner {
         self.metrics.fleet_conflicts.set(i64::try_from(lists.conflicts.len()).unwrap_or(i64::MAX));
         self.key_set.send_replace(Arc::new(after));
         self.persisted_owners.send_if_modified(|before| {
-            let is_new = *before != lists.key_owners;
+            let is_new = are_new && *before != lists.key_owners;
             if is_new {
                 before.clone_from(&lists.key_owners);
             }
@@ -400,6 +372,7 @@ impl Inner {
             }
             is_new
         });
+        changed
     }
 }
 
@@ -423,17 +396,27 @@ mod tests {
     async fn the_last_list_of_an_origin_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let drain = Drain::new();
+        // An edge of the release before wrote it.
+        let earlier = dir.path().join("access.json");
+        std::fs::write(
+            &earlier,
+            r#"{"b": {"denied_tokens": [{"jti": "t2"}], "agents": {"revision": 1, "documents": [{"name": "one"}]}}}"#,
+        )
+        .unwrap();
         let access = start(dir.path(), &drain, &["a", "b"]).await;
+        assert_eq!((denies(&access, T123), access.fleet().borrow().agents.iter().count()), ([false, true, false], 1));
         access.set_origin_list("a", br#"{"denied_tokens": [{"jti": "t1"}]}"#);
-        access.set_origin_list("b", br#"{"denied_tokens": [{"jti": "t2"}]}"#);
         access.set_origin_list("b", br#"{"denied_tokens": [{"jti": "t3"}]}"#);
         access.set_origin_list("b", b"{\"denied_tokens\": 3}");
         assert_eq!(access.inner.metrics.lists_refused.get(), 1);
         assert_eq!(access.readiness_errors(&[vec!["c".to_owned()]]), [""; 0], "an open edge needs no keys");
         assert!(drain.finish(Duration::from_secs(5)).await);
 
+        assert!(!earlier.exists());
+
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b", "c", "a"]).await;
+        assert_eq!(access.fleet().borrow().agents.iter().count(), 1);
         assert_eq!(denies(&access, T123), [true, false, true]);
         access.set_origin_list("b", b"{}");
         assert_eq!(denies(&access, T123), [true, false, false], "the last list applies");

@@ -1,7 +1,8 @@
 //! The last access list of each origin, persisted: an edge that starts while an origin is down keeps its denials and
 //! its keys.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,9 @@ use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::durable_file;
 use weir_runtime::shutdown::Drain;
 
+/// The file of the lists, beside those of the shards.
+const LISTS: &str = "lists.json";
+
 /// The back-off after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -25,6 +29,8 @@ pub(crate) struct OriginLists {
     lists: BTreeMap<String, AccessList>,
     /// Those of `lists` that are no longer known, or have left their cluster.
     departed: BTreeSet<String>,
+    /// Agents, assignments and issuers of all of them.
+    pub(super) joined: Arc<Fleet>,
 }
 
 impl OriginLists {
@@ -89,31 +95,47 @@ impl FollowedLists {
     /// They exceed a bound together, or name different keys by one id.
     pub(crate) fn joined(&mut self) -> Result<Option<AccessList>, AccessListError> {
         let lists = self.0.borrow_and_update().clone();
-        let joined = AccessList::join(lists.all(), lists.fleet().0)?;
+        let joined = AccessList::join(lists.all(), Fleet::clone(&lists.joined))?;
         Ok((lists.all().next().is_some()).then_some(joined))
     }
 }
 
+/// The folder `access`: `lists.json` has the lists, with the digests of shards. Each shard that a list names is a file, which is
+/// written once for all lists and removed when none names it any longer.
 #[derive(Debug, Clone)]
 pub(crate) struct OriginListsFile {
-    path: PathBuf,
+    /// The folder above it.
+    dir: PathBuf,
     /// Held while the file may be written.
     _lock: Option<DirectoryLock>,
 }
 
 impl OriginListsFile {
     pub(crate) fn new(dir: &Path, lock: DirectoryLock) -> Self {
-        Self { path: dir.join("access.json"), _lock: Some(lock) }
+        Self { dir: dir.to_owned(), _lock: Some(lock) }
     }
 
     /// The file beside it with the owners of issuers' keys.
     pub(super) fn key_owners(&self) -> PathBuf {
-        self.path.with_file_name("issuer-keys.json")
+        self.dir.join("issuer-keys.json")
+    }
+
+    fn shards(&self) -> PathBuf {
+        self.dir.join("access")
+    }
+
+    fn path(&self) -> PathBuf {
+        self.shards().join(LISTS)
+    }
+
+    /// The file of the release before, which has whole lists.
+    fn earlier_path(&self) -> PathBuf {
+        self.dir.join("access.json")
     }
 
     #[cfg(test)]
     pub(super) fn at(dir: &Path) -> Self {
-        Self { path: dir.join("access.json"), _lock: None }
+        Self { dir: dir.to_owned(), _lock: None }
     }
 
     /// Reads the file; no lists when it does not exist. Blocks.
@@ -121,32 +143,70 @@ impl OriginListsFile {
     /// # Errors
     /// The file is damaged. It is not skipped, because it may hold the only record of a denial.
     pub(crate) fn read(&self) -> anyhow::Result<OriginLists> {
-        let text = match fs::read(&self.path) {
+        // If it is there, an edge of the release before has written it since.
+        let earlier = self.read_from(&self.earlier_path())?;
+        let lists = if earlier.is_none() { self.read_from(&self.path())? } else { earlier };
+        Ok(OriginLists { lists: lists.unwrap_or_default(), ..OriginLists::default() })
+    }
+
+    fn read_from(&self, path: &Path) -> anyhow::Result<Option<BTreeMap<String, AccessList>>> {
+        let text = match fs::read(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(OriginLists::default()),
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let parse = || {
             let lists: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&text)?;
-            let parsed =
-                lists.into_iter().map(|(origin, list)| Ok((origin, AccessList::parse(list.get().as_bytes())?)));
+            let parsed = lists.into_iter().map(|(origin, list)| Ok((origin, self.with_shards(list.get().as_bytes())?)));
             parsed.collect::<anyhow::Result<_>>()
         };
         let lists = parse().with_context(|| {
             format!(
                 "{} (the access lists of the origins) is damaged; move it away to start without it: revoked tokens are \
                  accepted until each origin has sent its list",
-                self.path.display()
+                path.display()
             )
         })?;
-        Ok(OriginLists { lists, departed: BTreeSet::new() })
+        Ok(Some(lists))
     }
 
-    /// Replaces the file atomically and durably. Blocks.
+    /// Parses a list, and reads the shards that it names.
+    fn with_shards(&self, json: &[u8]) -> anyhow::Result<AccessList> {
+        let mut list = AccessList::parse(json)?;
+        for digest in list.lacking() {
+            let path = self.shards().join(digest.to_string());
+            let json = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            list.add_shard(&digest, &json)?;
+        }
+        Ok(list)
+    }
+
+    /// Writes the shards that are not there yet, and then replaces the file atomically and durably. Blocks.
     fn write(&self, origin_lists: &OriginLists) -> io::Result<()> {
-        let lists: BTreeMap<&str, Box<RawValue>> =
-            origin_lists.lists.iter().map(|(name, list)| (name.as_str(), list.json())).collect();
-        durable_file::replace(&self.path, &serde_json::to_vec(&lists)?)
+        fs::create_dir_all(self.shards())?;
+        durable_file::sync_folder(&self.dir)?;
+        let files = fs::read_dir(self.shards())?.collect::<io::Result<Vec<_>>>()?;
+        let mut unused: HashSet<_> = files.into_iter().map(|file| file.file_name()).collect();
+        let (mut lists, mut written) = (BTreeMap::<&str, Box<RawValue>>::new(), HashSet::new());
+        for (name, list) in &origin_lists.lists {
+            let json = list.sharded_json();
+            for digest in AccessList::parse(json.get().as_bytes()).map_err(io::Error::other)?.lacking() {
+                let file = OsString::from(digest.to_string());
+                if written.insert(file.clone()) && !unused.remove(&file) {
+                    let shard = list.fleet().shard_json(&digest).expect("the list names what it has");
+                    durable_file::replace(&self.shards().join(file), &shard)?;
+                }
+            }
+            lists.insert(name, json);
+        }
+        durable_file::replace(&self.path(), &serde_json::to_vec(&lists)?)?;
+        if fs::remove_file(self.earlier_path()).is_ok() {
+            durable_file::sync_folder(&self.dir)?;
+        }
+        unused.remove(OsStr::new(LISTS));
+        // What stays is removed after the next change.
+        unused.iter().for_each(|file| drop(fs::remove_file(self.shards().join(file))));
+        Ok(())
     }
 }
 

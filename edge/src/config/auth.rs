@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_protocol::name_glob::NameGlob;
-use weir_runtime::config::ConfigError;
+use weir_runtime::config::{self, ConfigError};
 
 use super::issuer::{self, IssuerConfig};
 
@@ -36,6 +37,12 @@ pub struct AuthConfig {
     pub issuers: Vec<IssuerConfig>,
     /// Tokens in the cache of verified signatures. Expiry and denials are checked for each request. At least 1.
     pub cached_tokens: u64,
+    /// Most issuers, of this file and of the origins together. Of those of origins the ones that were defined last are left out.
+    pub max_issuers: usize,
+    /// Memory of the agents, assignments and issuers that operators define at origins, as JSON. A list with more is not used:
+    /// the previous one applies.
+    #[serde(with = "config::size")]
+    pub fleet_bytes: ByteSize,
 }
 
 /// Whether a reader must prove itself.
@@ -72,6 +79,8 @@ impl Default for AuthConfig {
             certificates: Vec::new(),
             issuers: Vec::new(),
             cached_tokens: 50_000,
+            max_issuers: 25_000,
+            fleet_bytes: ByteSize::mib(512),
         }
     }
 }
@@ -123,6 +132,7 @@ impl AuthConfig {
                 "services in [[auth.certificate]] is empty: name at least one pattern, such as \"shop-*\"",
             ),
             (self.cached_tokens == 0, "cached_tokens in [auth] must be at least 1"),
+            (self.issuers.len() > self.max_issuers, "there are more [[auth.issuer]] than max_issuers in [auth]"),
         ]);
         errors.extend(issuer::errors(&self.issuers));
         errors

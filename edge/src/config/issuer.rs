@@ -10,9 +10,6 @@ use weir_protocol::name_glob::NameGlob;
 use weir_protocol::token::{AgentTemplate, IssuerPolicy};
 use weir_runtime::config::ConfigError;
 
-/// The most issuers of an edge: of its configuration and of its origins together.
-pub(crate) const MAX_ISSUERS: usize = 4_096;
-
 /// An issuer of tokens other than Weir: a cluster's service accounts, an OpenID Connect provider. Several entries may have one
 /// `issuer`: a token belongs to the entry whose key signed it. A key in two entries belongs to the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,9 +120,6 @@ pub(super) fn errors(issuers: &[IssuerConfig]) -> Vec<ConfigError> {
         for why in issuer.error().into_iter().chain(twice) {
             errors.push(ConfigError::invalid(format!("[[auth.issuer]] issuer = \"{name}\": {why}")));
         }
-    }
-    if issuers.len() > MAX_ISSUERS {
-        errors.push(ConfigError::invalid(format!("there are more than {MAX_ISSUERS} [[auth.issuer]]")));
     }
     errors
 }

@@ -26,7 +26,6 @@ pub use admin::AdminConfig;
 pub use agents::AgentsConfig;
 pub use auth::{AuthConfig, AuthMode, CertificateRule};
 pub use freshness::{FreshnessConfig, FreshnessForConfig};
-pub(crate) use issuer::MAX_ISSUERS;
 pub use issuer::{IssuerConfig, KeySource};
 pub use origin::OriginConfig;
 pub(crate) use origin::authority;

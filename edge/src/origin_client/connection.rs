@@ -13,7 +13,7 @@ use serde::Deserialize;
 use weir_cache::OriginError;
 use weir_cache::clock::Clock;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
-use weir_protocol::event::Cursor;
+use weir_protocol::event::{self, Cursor};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
 use weir_protocol::members::{self, Members};
 use weir_protocol::name::NodeName;
@@ -307,7 +307,8 @@ impl Origin {
     /// Opens the event stream after the cursor `since`, or with a snapshot.
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
-        let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
+        let since = since.map(|cursor| format!("&since={cursor}")).unwrap_or_default();
+        let path = format!("{route}?{}{since}", event::KNOWS_SHARDS);
         let response = self
             .send(HeadTimeout::Fast, &self.clients().events, route.label(), &path, Content::get(HeaderMap::new()))
             .await?;

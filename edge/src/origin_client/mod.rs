@@ -4,6 +4,7 @@
 //! next one when that fails. Origins that are no cluster partition the services among them: each is asked for what it is
 //! known to have, and all are asked for what is unknown.
 
+mod access_shards;
 mod breaker;
 mod clients;
 mod connection;

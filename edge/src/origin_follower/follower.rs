@@ -1,14 +1,18 @@
 //! The task that follows the event stream of one origin.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 use weir_cache::clock::Moment;
 use weir_cache::{OriginError, OriginId};
 use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
+use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::{Cursor, Event, EventKind, RevisionSeen};
 use weir_protocol::name::{RepositoryName, ServiceName};
 
@@ -16,7 +20,7 @@ use super::backoff::Backoff;
 use super::metrics::Refused;
 use super::prefetcher::Prefetcher;
 use super::stream::{EventBatch, Stream, StreamEnd};
-use super::{FollowerContext, periodic_revalidation};
+use super::{FollowerContext, periodic_revalidation, shards};
 use crate::catalog::{Entry, FreshnessLease, Update, UpdateContent, UpdateOutcome, UpdateSource};
 use crate::origin_client::Origin;
 
@@ -33,6 +37,8 @@ pub(super) struct Follower {
     started: bool,
     in_snapshot: bool,
     backoff: Backoff,
+    /// The shards that an access list lacks which has just come.
+    lacking: Option<BTreeSet<ObjectDigest>>,
 }
 
 /// Updates that are applied together.
@@ -57,6 +63,7 @@ impl Follower {
             started: false,
             in_snapshot: false,
             backoff: Backoff::default(),
+            lacking: None,
         }
     }
 
@@ -102,13 +109,21 @@ impl Follower {
             Err(error) => return error.into(),
         };
         let mut stream = Stream::of(body, self.context.clock);
+        let mut shards = None;
         loop {
-            let applied = match stream.next().await {
-                Ok(batch) => self.apply(batch).await,
-                Err(end) => Err(end),
+            let applied = tokio::select! {
+                next = stream.next() => match next {
+                    Ok(batch) => self.apply(batch).await,
+                    Err(end) => Err(end),
+                },
+                () = fetched(&mut shards) => Ok(()),
             };
             if let Err(end) = applied {
                 return end;
+            }
+            if let Some(lacking) = self.lacking.take() {
+                let access = self.context.access.clone();
+                shards = Some(shards::fetch(self.origin.clone(), access, lacking).boxed());
             }
         }
     }
@@ -119,7 +134,7 @@ impl Follower {
             self.context.members_changed.notify_one();
         }
         self.context.catalog.lost_sync(self.id);
-        self.in_snapshot = false;
+        (self.in_snapshot, self.lacking) = (false, None);
         if end.invalidates_cursor() {
             (self.cursor, self.started, self.resync_reason) = (None, false, "lost");
         }
@@ -150,7 +165,9 @@ impl Follower {
                     pending.updates.push(self.update(UpdateContent::Gone(service, Some(generation)), at));
                 }
                 EventKind::Revision(seen) => pending.revisions.push(seen),
-                EventKind::Access(access) => self.context.access.set_origin_list(self.name(), &access),
+                EventKind::Access(list) => {
+                    self.lacking = Some(self.context.access.set_origin_list(self.name(), &list));
+                }
                 // These apply to all events before them.
                 EventKind::Resync
                 | EventKind::SnapshotEnd
@@ -334,4 +351,12 @@ impl Follower {
     fn name(&self) -> &str {
         self.origin.name()
     }
+}
+
+async fn fetched(shards: &mut Option<BoxFuture<'static, ()>>) {
+    match shards {
+        Some(fetch) => fetch.await,
+        None => std::future::pending().await,
+    }
+    *shards = None;
 }

@@ -10,6 +10,7 @@ mod members;
 mod metrics;
 mod periodic_revalidation;
 mod prefetcher;
+mod shards;
 mod stream;
 
 use std::sync::Arc;

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::BytesMut;
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, header};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::{self, Cursor, Event, EventKind, RelayedHeartbeat};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
@@ -74,6 +75,14 @@ impl Events {
         ("peer_streams", (self.limit - self.streams.available_permits()) as u64, self.limit as u64)
     }
 
+    /// The documents of a shard of the access list.
+    pub(super) fn shard(&self, digest: &ObjectDigest) -> Result<Response<Body>, Problem> {
+        let json = self.access.shard_json(digest).ok_or_else(|| Problem::no_such_shard(digest))?;
+        let mut response = Response::new(Body::from(json));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(response)
+    }
+
     /// Starts a stream, with a snapshot. It ends with the reader's certificate.
     pub(super) fn begin(
         &self,
@@ -86,7 +95,8 @@ impl Events {
         let mut response = Response::new(Body::Empty);
         if request.method() == Method::GET {
             let permit = self.streams.clone().try_acquire_owned().map_err(|_| too_many_streams())?;
-            *response.body_mut() = self.stream(changes, heartbeat, permit, certificate_ends);
+            let knows_shards = event::wants_shards(request.uri().query());
+            *response.body_mut() = self.stream(changes, heartbeat, knows_shards, permit, certificate_ends);
         }
         event::set_headers(response.headers_mut());
         Ok(response)
@@ -96,11 +106,13 @@ impl Events {
         &self,
         changes: broadcast::Receiver<CatalogChange>,
         heartbeat: OldestHeartbeat,
+        knows_shards: bool,
         permit: OwnedSemaphorePermit,
         certificate_ends: Option<SystemTime>,
     ) -> Body {
         let (parts, body) = PartWriter::new(&self.drain);
-        let writer = Writer { events: self.clone(), parts, changes, access: self.access.origin_lists() };
+        let access = self.access.origin_lists();
+        let writer = Writer { events: self.clone(), parts, changes, access, knows_shards };
         let metrics = self.metrics.clone();
         self.drain.spawn(async move {
             let end = writer.write(heartbeat, certificate_ends).await;
@@ -118,6 +130,8 @@ struct Writer {
     parts: PartWriter,
     changes: broadcast::Receiver<CatalogChange>,
     access: FollowedLists,
+    /// It is sent as digests of shards.
+    knows_shards: bool,
 }
 
 impl Writer {
@@ -201,7 +215,21 @@ impl Writer {
             tracing::error!(%error, "the access lists of the origins cannot be merged; other edges must follow the origins");
             End::AccessLists
         })?;
-        Ok(joined.map(|list| EventKind::Access(list.json().get().to_owned().into())))
+        let Some(list) = joined else { return Ok(None) };
+        let json = match self.knows_shards {
+            true => list.sharded_json(),
+            false => {
+                let (json, left_out) = list.whole_json();
+                if !left_out.is_empty() {
+                    tracing::warn!(
+                        ?left_out,
+                        "an edge of an earlier release does not get these: there are too many for it"
+                    );
+                }
+                json
+            }
+        };
+        Ok(Some(EventKind::Access(json.get().to_owned().into())))
     }
 
     fn add(&self, part: &mut BytesMut, kind: EventKind) {

@@ -93,6 +93,7 @@ impl PeerApi {
             Ok(Route::Service(service)) => inner.current_descriptor(request, &service).await,
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
+            Ok(Route::AccessShard(digest)) => inner.events.shard(&digest),
             Ok(Route::Events) => inner.events.begin(request, peer.certificate_ends),
             Ok(_) => Err(ApiError::NoSuchPath.into()),
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
-use weir_protocol::access_list::{Entries, Entry, Fleet};
+use weir_protocol::access_list::Fleet;
 use weir_protocol::assignment::Assignment;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
@@ -23,22 +23,15 @@ struct Edit {
 
 impl Edit {
     fn between(before: &Fleet, after: &Fleet) -> Self {
-        let agents = changed(&before.agents, &after.agents).map(|agent| agent.name.clone()).collect();
-        Self { agents, assignments: changed(&before.assignments, &after.assignments).cloned().collect() }
+        let agents = before.agents.table().differing(after.agents.table());
+        let assignments = before.assignments.table().differing(after.assignments.table());
+        Self { agents: agents.map(|agent| agent.name.clone()).collect(), assignments: assignments.cloned().collect() }
     }
 
     /// Whether an agent may follow something else since. `labels`: those that it had before.
     fn touches(&self, agent: &NodeName, labels: &Labels) -> bool {
         self.agents.contains(agent) || self.assignments.iter().any(|assignment| assignment.is_for(agent, labels))
     }
-}
-
-/// The entries of each that the other does not have.
-fn changed<'a, T: Entry>(before: &'a Entries<T>, after: &'a Entries<T>) -> impl Iterator<Item = &'a T> {
-    let of = |one: &'a Entries<T>, other: &'a Entries<T>| {
-        one.iter().filter(move |entry| other.get(entry.name()).is_none_or(|known| known != *entry))
-    };
-    of(before, after).chain(of(after, before))
 }
 
 /// The rules, and what the last edits changed.
@@ -94,6 +87,7 @@ impl Edits {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use weir_protocol::access_list::Entries;
     use weir_protocol::assignment::Agent;
 
     fn labels(ring: u8) -> Labels {

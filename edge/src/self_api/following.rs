@@ -52,7 +52,8 @@ impl Wanted {
             Self::Matching(patterns) => patterns.iter().collect(),
             Self::Assigned => {
                 let labels = fleet.labels_of(&agent.name, &agent.labels);
-                let assignments = fleet.assignments.iter().filter(|one| one.is_for(&agent.name, &labels));
+                let assignments = fleet.assignments.table().unsorted();
+                let assignments = assignments.filter(|one| one.is_for(&agent.name, &labels));
                 assignments.flat_map(|assignment| &assignment.services).collect()
             }
         }

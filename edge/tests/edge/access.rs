@@ -294,10 +294,12 @@ async fn an_unusable_file_prevents_the_start() {
     let error = format!("{:#}", start().await);
     assert!(error.contains("deny file") && error.contains("denied"), "{error}");
     fs::write(guarded.denied(), "").unwrap();
-    fs::write(guarded.site.config.cache.dir.join("access.json"), "torn").unwrap();
+    let lists = guarded.site.config.cache.dir.join("access/lists.json");
+    fs::create_dir_all(lists.parent().unwrap()).unwrap();
+    fs::write(&lists, "torn").unwrap();
     let error = format!("{:#}", start().await);
-    assert!(error.contains("access.json"), "{error}");
-    fs::remove_file(guarded.site.config.cache.dir.join("access.json")).unwrap();
+    assert!(error.contains("access/lists.json"), "{error}");
+    fs::remove_file(lists).unwrap();
     started().await.unwrap().cut().await;
 }
 

@@ -89,7 +89,8 @@ async fn an_edge_starts_on_a_read_only_disk() {
     site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     site.settled().await;
     site.stop_edge().await;
-    fs::write(dir.join("access.json"), "damaged").unwrap();
+    fs::create_dir_all(dir.join("access")).unwrap();
+    fs::write(dir.join("access/lists.json"), "damaged").unwrap();
     let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(&dir).status();
     assert!(remounted.unwrap().success());
     site.origin.go_down().await;

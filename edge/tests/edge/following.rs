@@ -136,7 +136,8 @@ async fn a_follower_resumes_at_its_cursor() {
     site.origin.push("shop", 9, 1, &Tarball::random(3, 1000));
     site.until("it has come back", async || generation(&mut client).await == "9").await;
     let requests = site.origin.requests("events");
-    assert_eq!((requests[0].query.as_deref(), requests[1].query.as_deref()), (None, Some("since=0.1")));
+    let queries = (requests[0].query.as_deref(), requests[1].query.as_deref());
+    assert_eq!(queries, (Some("lists=shards"), Some("lists=shards&since=0.1")));
     assert_eq!(site.metric("weir_edge_resyncs_total", &[("reason", "start")]), 1.0);
     assert_eq!(site.metric("weir_edge_resyncs_total", &[]), 1.0);
     assert_eq!(site.origin.requests("service").len(), 0);

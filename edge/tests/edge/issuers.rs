@@ -29,16 +29,16 @@ use crate::client::Client;
 use crate::site::{Site, TARBALL};
 use crate::test_origin::Tarball;
 
-const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// A signing key of a cluster's API server.
-struct ClusterKey {
+pub(crate) struct ClusterKey {
     kid: &'static str,
     pair: RsaKeyPair,
 }
 
 impl ClusterKey {
-    fn new(kid: &'static str) -> Self {
+    pub(crate) fn new(kid: &'static str) -> Self {
         let made =
             Command::new("openssl").args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output();
         let pem = String::from_utf8(made.unwrap().stdout).unwrap();
@@ -53,7 +53,7 @@ impl ClusterKey {
     }
 
     /// `Authorization` with a projected token of the service account `agent` in a namespace.
-    fn bearer(&self, namespace: &str, audience: &str) -> String {
+    pub(crate) fn bearer(&self, namespace: &str, audience: &str) -> String {
         self.signed(&claims(namespace, audience))
     }
 
@@ -87,7 +87,7 @@ fn bearer(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -
     format!("Bearer {message}.{signature}")
 }
 
-fn jwks(keys: &[&ClusterKey]) -> String {
+pub(crate) fn jwks(keys: &[&ClusterKey]) -> String {
     format!(r#"{{"keys":[{}]}}"#, keys.iter().map(|key| key.jwk()).collect::<Vec<_>>().join(","))
 }
 
@@ -104,14 +104,14 @@ fn issuer(jwks: KeySource, agent: &str) -> IssuerConfig {
 }
 
 /// An origin with the service `shop`, and an edge that is not started yet.
-async fn prepare() -> Site {
+pub(crate) async fn prepare() -> Site {
     let mut site = Site::prepare().await;
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 50_000));
     site.config.auth.mode = AuthMode::Required;
     site
 }
 
-async fn status(client: &mut Client, bearer: &str) -> u16 {
+pub(crate) async fn status(client: &mut Client, bearer: &str) -> u16 {
     client.head(TARBALL, &[("authorization", bearer)]).await.status
 }
 

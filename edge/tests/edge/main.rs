@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "queues of tests end with the test")]
 
 mod access;
+mod access_shards;
 mod agent_groups;
 mod agent_self;
 mod agent_spread;

@@ -21,7 +21,7 @@ use crate::test_origin::{Tarball, TestOrigin};
 
 const SERVICE: &str = "/v1/services/shop";
 
-fn shielding(config: &mut Config) {
+pub(crate) fn shielding(config: &mut Config) {
     config.peers.ca = Some(config.origins[0].ca.clone());
 }
 
@@ -30,7 +30,7 @@ fn object(digest: &ObjectDigest) -> String {
 }
 
 /// The configuration of another edge of the site.
-fn another(site: &Site, name: &str, shields: &[SocketAddr]) -> Config {
+pub(crate) fn another(site: &Site, name: &str, shields: &[SocketAddr]) -> Config {
     let mut config = site.config.clone();
     config.name = Some(name.parse().unwrap());
     config.cache.dir = site.pki().join(format!("{name}-cache"));
@@ -38,7 +38,7 @@ fn another(site: &Site, name: &str, shields: &[SocketAddr]) -> Config {
     config
 }
 
-fn as_shield(site: &Site, address: SocketAddr) -> OriginConfig {
+pub(crate) fn as_shield(site: &Site, address: SocketAddr) -> OriginConfig {
     OriginConfig { url: format!("https://{address}"), ..site.config.origins[0].clone() }
 }
 
@@ -61,7 +61,7 @@ fn free_address() -> SocketAddr {
 }
 
 /// An event stream of an edge.
-struct Stream {
+pub(crate) struct Stream {
     download: Download,
     lines: Lines,
     events: VecDeque<EventKind>,
@@ -70,14 +70,19 @@ struct Stream {
 impl Stream {
     /// Opens a stream as soon as the edge has a heartbeat of each origin.
     async fn open(site: &Site, client: &mut Client) -> Self {
+        Self::open_with(site, client, "").await
+    }
+
+    /// The same with a query.
+    pub(crate) async fn open_with(site: &Site, client: &mut Client, query: &str) -> Self {
         site.until("all origins are followed", async || client.head("/v1/events", &[]).await.status == 200).await;
-        let download = client.begin("GET", "/v1/events", &[]).await;
+        let download = client.begin("GET", &format!("/v1/events{query}"), &[]).await;
         assert_eq!(download.status, 200);
         Self { download, lines: Lines::default(), events: VecDeque::new() }
     }
 
     /// The next event. An error: the stream was cut.
-    async fn next(&mut self) -> Result<EventKind, String> {
+    pub(crate) async fn next(&mut self) -> Result<EventKind, String> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);

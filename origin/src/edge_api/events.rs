@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::{self, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
 use weir_protocol::problem::Problem;
 use weir_protocol::query;
@@ -21,6 +22,7 @@ use weir_runtime::shutdown::Drain;
 
 use super::only_reads;
 use super::problems::LATER;
+use crate::access::SentList;
 use crate::catalog::Catalog;
 use crate::event_log::{EventLog, Read, Sequence};
 use crate::metrics::Metrics;
@@ -28,8 +30,8 @@ use crate::metrics::Metrics;
 /// The size of a part of a snapshot, in bytes.
 const PART_BYTES: usize = 64 << 10;
 
-/// The access list for edges, as JSON. `None`: there is none.
-pub(crate) type Access = watch::Receiver<Option<Bytes>>;
+/// The access list for edges.
+pub(crate) type Access = watch::Receiver<Arc<SentList>>;
 
 /// The event streams. Clones are cheap.
 #[derive(Clone)]
@@ -71,6 +73,12 @@ impl Events {
         Self { log, catalog, access, permits, validity, metrics, drain: drain.clone() }
     }
 
+    /// The documents of a shard of the access list.
+    pub(super) fn shard(&self, digest: &ObjectDigest) -> Option<Bytes> {
+        let list = self.access.borrow().clone();
+        list.shard(digest)
+    }
+
     fn may_vouch(&self) -> bool {
         self.validity.holds()
     }
@@ -86,14 +94,21 @@ impl Events {
             Body::Empty
         } else {
             let permit = self.permits.clone().try_acquire_owned().map_err(|_| too_many_streams())?;
-            self.stream(since(request.uri().query()).as_deref(), permit, certificate_ends)
+            let (query, knows_shards) = (request.uri().query(), event::wants_shards(request.uri().query()));
+            self.stream(since(query).as_deref(), knows_shards, permit, certificate_ends)
         };
         let mut response = Response::new(body);
         event::set_headers(response.headers_mut());
         Ok(response)
     }
 
-    fn stream(&self, since: Option<&str>, permit: OwnedSemaphorePermit, certificate_ends: Option<SystemTime>) -> Body {
+    fn stream(
+        &self,
+        since: Option<&str>,
+        knows_shards: bool,
+        permit: OwnedSemaphorePermit,
+        certificate_ends: Option<SystemTime>,
+    ) -> Body {
         let begin = since.and_then(|cursor| self.log.offset(cursor));
         if begin.is_none() {
             let why = if since.is_some() { "cursor_unknown" } else { "no_cursor" };
@@ -103,7 +118,8 @@ impl Events {
         let mut heartbeat = interval(Duration::from_secs(HEARTBEAT_SECONDS));
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (newest, access) = (self.log.follow(), self.access.clone());
-        let writer = Writer { events: self.clone(), parts, newest, access, access_ended: false, heartbeat };
+        let writer =
+            Writer { events: self.clone(), parts, newest, access, access_ended: false, knows_shards, heartbeat };
         let metrics = self.metrics.clone();
         metrics.event_streams.inc();
         let open = OpenStream(metrics.clone());
@@ -131,6 +147,8 @@ struct Writer {
     access: Access,
     /// The sender of the access list is gone.
     access_ended: bool,
+    /// It is sent as digests of shards.
+    knows_shards: bool,
     heartbeat: Interval,
 }
 
@@ -153,9 +171,8 @@ impl Writer {
         let log = self.events.log.clone();
         let mut offset = match begin {
             Some(offset) => {
-                if let Some(access) = self.access() {
-                    self.send_event(&Event { cursor: log.cursor(offset), kind: access }).await?;
-                }
+                let access = self.access();
+                self.send_event(&Event { cursor: log.cursor(offset), kind: access }).await?;
                 offset
             }
             None => self.snapshot().await?,
@@ -180,9 +197,9 @@ impl Writer {
                 () = self.parts.closed() => return Err(NotTaken::Disconnected.into()),
                 changed = self.access.changed(), if !self.access_ended => {
                     self.access_ended = changed.is_err();
-                    match self.access().filter(|_| changed.is_ok()) {
-                        Some(access) => at_offset(access),
-                        None => continue,
+                    match changed {
+                        Ok(()) => at_offset(self.access()),
+                        Err(_) => continue,
                     }
                 }
                 // The log outlives its readers.
@@ -209,9 +226,7 @@ impl Writer {
         let event = |kind| Event { cursor: within.clone(), kind };
         add(&mut part, &event(EventKind::Resync));
         // A revocation must not wait for all descriptors.
-        if let Some(access) = self.access() {
-            add(&mut part, &event(access));
-        }
+        add(&mut part, &event(self.access()));
         let owned = catalog.snapshot();
         let owned_services = owned.services.values().filter(|service| owned.owns(&service.repository));
         // What is left out here is announced when it is taken again.
@@ -242,9 +257,10 @@ impl Writer {
         Ok(offset)
     }
 
-    /// The access list, if it must be sent now.
-    fn access(&mut self) -> Option<EventKind> {
-        self.access.borrow_and_update().clone().map(EventKind::Access)
+    /// The access list as it is.
+    fn access(&mut self) -> EventKind {
+        let list = self.access.borrow_and_update();
+        EventKind::Access(if self.knows_shards { list.sharded() } else { list.whole() })
     }
 
     async fn send_event(&mut self, event: &Event) -> Result<(), End> {
@@ -299,8 +315,10 @@ mod tests {
     use crate::catalog::Snapshot;
     use serde_json::json;
     use weir_protocol::descriptor::Descriptor;
-    use weir_protocol::digest::{ObjectDigest, TarballDigest};
+    use weir_protocol::digest::TarballDigest;
     use weir_protocol::event::Lines;
+
+    use crate::access::tests::denying;
 
     struct Reader {
         body: Body,
@@ -336,14 +354,14 @@ mod tests {
     }
 
     /// Streams of a catalog with one unpublished and one retired service.
-    fn events(kept: usize, limit: usize) -> (Events, Arc<Service>, watch::Sender<Option<Bytes>>, Drain) {
+    fn events(kept: usize, limit: usize) -> (Events, Arc<Service>, watch::Sender<Arc<SentList>>, Drain) {
         let config = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
         let service = Arc::new(Service::new(&config, |_| None, None).unwrap());
         let services = [(service.name.clone(), service.clone())].into_iter().collect();
         let snapshot = Snapshot { services, ..Snapshot::default() };
         let retired = Retired { repository: "shop".parse().unwrap(), service: "old".parse().unwrap(), generation: 7 };
         let catalog = Arc::new(Catalog::new(snapshot, vec![retired]));
-        let (allow, access) = watch::channel(None);
+        let (allow, access) = watch::channel(Arc::new(denying("a")));
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
         let drain = Drain::new();
         let log = Arc::new(log(kept, 1 << 20));
@@ -383,25 +401,26 @@ mod tests {
         publish(&events, &service, 'a');
         let later = Instant::now() + Duration::from_secs(3600);
         let (elsewhere, _until) = of_member(events.clone(), &["blog"], later);
-        assert_eq!(Reader::of(&elsewhere, "").kinds(3).await, ["resync", "snapshot_end", "heartbeat"]);
+        assert_eq!(Reader::of(&elsewhere, "").kinds(4).await, ["resync", "access", "snapshot_end", "heartbeat"]);
         let (owner, until) = of_member(events, &["shop"], later);
         let mut reader = Reader::of(&owner, "");
-        assert_eq!(reader.kinds(4).await, ["resync", "descriptor", "snapshot_end", "heartbeat"]);
+        assert_eq!(reader.kinds(5).await, ["resync", "access", "descriptor", "snapshot_end", "heartbeat"]);
         until.send_replace(None);
         // Only the paused clock advances.
         tokio::time::sleep(3 * Duration::from_secs(HEARTBEAT_SECONDS)).await;
         owner.log.append(EventKind::Released("shop".parse().unwrap()));
         assert_eq!(reader.kinds(1).await, ["released"]);
-        assert_eq!(Reader::of(&owner, "").kinds(2).await, ["resync", "snapshot_end"]);
+        assert_eq!(Reader::of(&owner, "").kinds(3).await, ["resync", "access", "snapshot_end"]);
     }
 
     #[tokio::test]
     async fn a_changed_access_list_is_sent_and_a_cursor_within_a_snapshot_restarts_it() {
         let (events, _service, allow, _drain) = events(100, 10);
         let mut reader = Reader::of(&events, "");
-        assert_eq!(reader.kinds(4).await, ["resync", "tombstone", "snapshot_end", "heartbeat"]);
-        allow.send_replace(Some(Bytes::from_static(b"{\"keys\":2}")));
-        assert_eq!(reader.next().await.unwrap().kind, EventKind::Access(Bytes::from_static(b"{\"keys\":2}")));
+        assert_eq!(reader.kinds(5).await, ["resync", "access", "tombstone", "snapshot_end", "heartbeat"]);
+        let list = Arc::new(denying("b"));
+        allow.send_replace(list.clone());
+        assert_eq!(reader.next().await.unwrap().kind, EventKind::Access(list.whole()));
         let mut reader = Reader::of(&events, "");
         let within = reader.next().await.unwrap().cursor;
         let mut reader = Reader::of(&events, &format!("?since={within}"));
@@ -415,7 +434,7 @@ mod tests {
         let event = reader.next().await.unwrap();
         assert_eq!(event.kind, EventKind::Resync);
         publish(&events, &service, 'a');
-        assert_eq!(reader.kinds(3).await, ["tombstone", "snapshot_end", "descriptor"]);
+        assert_eq!(reader.kinds(4).await, ["access", "tombstone", "snapshot_end", "descriptor"]);
     }
 
     #[tokio::test]
@@ -423,7 +442,7 @@ mod tests {
         let (events, service, _allow, _drain) = events(4, 10);
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");
-        assert_eq!(reader.kinds(5).await, ["resync", "descriptor", "tombstone", "snapshot_end", "heartbeat"]);
+        assert_eq!(reader.kinds(6).await, ["resync", "access", "descriptor", "tombstone", "snapshot_end", "heartbeat"]);
         let mut last = None;
         for _ in 0..20 {
             for commit in ['b', 'c'] {
@@ -466,7 +485,7 @@ mod tests {
     async fn heartbeats_come_every_five_seconds_and_a_drain_ends_the_stream_at_once() {
         let (events, _service, _allow, drain) = events(100, 10);
         let mut reader = Reader::of(&events, "");
-        assert_eq!(reader.kinds(4).await, ["resync", "tombstone", "snapshot_end", "heartbeat"]);
+        assert_eq!(reader.kinds(5).await, ["resync", "access", "tombstone", "snapshot_end", "heartbeat"]);
         let begun = tokio::time::Instant::now();
         assert_eq!(reader.kinds(2).await, ["heartbeat", "heartbeat"]);
         assert_eq!(begun.elapsed().as_secs(), 2 * HEARTBEAT_SECONDS);

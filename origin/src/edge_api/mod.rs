@@ -128,6 +128,9 @@ impl EdgeApi {
                 self.metrics.object_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }
+            Ok(Route::AccessShard(digest)) => {
+                self.access_shard(request, &digest).await.unwrap_or_else(Problem::into_response)
+            }
             Ok(Route::Events) => {
                 self.events.begin(request, peer.certificate_ends).unwrap_or_else(Problem::into_response)
             }

@@ -18,7 +18,7 @@ use weir_runtime::serve::{Body, BoxError, RequestBody};
 use weir_store::{Area, ObjectError};
 
 use super::EdgeApi;
-use super::problems;
+use super::{only_reads, problems};
 
 /// The longest wait for the rebuild of an object.
 const REBUILD_WAIT: Duration = Duration::from_secs(10);
@@ -99,14 +99,37 @@ impl EdgeApi {
         self.read_once(repository, digest).await?.map_err(|error| unavailable(digest, &error))
     }
 
+    /// The documents of a shard of the access list. They have a permit, as objects do.
+    pub(super) async fn access_shard(
+        &self,
+        request: &Request<RequestBody>,
+        digest: &ObjectDigest,
+    ) -> Result<Response<Body>, Problem> {
+        only_reads(request.method())?;
+        let permit = self.object_permit().await?;
+        let bytes = self.events.shard(digest).ok_or_else(|| Problem::no_such_shard(digest))?;
+        let mut response = Response::new(Body::Empty);
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+        if request.method() == Method::GET {
+            let sent = self.metrics.object_sent_bytes.clone();
+            *response.body_mut() = Body::stream(Sending { bytes: Some(bytes), sent, _permit: permit });
+        }
+        Ok(response)
+    }
+
+    async fn object_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let permit = timeout(PERMIT_WAIT, self.object_permits.clone().acquire_owned()).await;
+        permit.ok().and_then(Result::ok).ok_or_else(problems::overloaded)
+    }
+
     /// Reads an object once, with a permit to hold it in memory.
     async fn read_once(
         &self,
         repository: &RepositoryName,
         digest: &ObjectDigest,
     ) -> Result<Result<(Bytes, OwnedSemaphorePermit), ObjectError>, Problem> {
-        let permit = timeout(PERMIT_WAIT, self.object_permits.clone().acquire_owned()).await;
-        let Ok(Ok(permit)) = permit else { return Err(problems::overloaded()) };
+        let permit = self.object_permit().await?;
         let read = self.publisher.repositories.objects().get(repository, Area::Public, digest).await;
         if let Err(ObjectError::Corrupt(at)) = &read {
             tracing::warn!(object = %at, "the bytes of a stored object do not match its digest");

@@ -21,9 +21,18 @@ pub(crate) struct Tables {
 impl Tables {
     /// Replaces the entries of the file.
     pub(crate) fn set_file(&mut self, file: &Fleet) {
-        self.agents.set_file(&file.agents);
-        self.assignments.set_file(&file.assignments);
-        self.issuers.set_file(&file.issuers);
+        self.agents.set_file(file.agents.table());
+        self.assignments.set_file(file.assignments.table());
+        self.issuers.set_file(file.issuers.table());
+    }
+
+    /// What edges get.
+    pub(crate) fn fleet(&self) -> Fleet {
+        Fleet {
+            agents: Entries::of(&self.agents),
+            assignments: Entries::of(&self.assignments),
+            issuers: Entries::of(&self.issuers),
+        }
     }
 
     /// The labels of an agent: those of its token, and those that operators assert, which win.
@@ -77,9 +86,6 @@ pub(crate) trait FleetEntry: Entry<Name: Send + Sync> + DeserializeOwned + Send 
     /// The most documents of this kind.
     fn bound(bounds: &FleetBounds) -> usize;
 
-    /// The entries of this kind in a whole list.
-    fn listed(fleet: &mut Fleet) -> &mut Entries<Self>;
-
     /// The records of this kind.
     fn stored(all: &AllStored) -> &OfKind<Self>;
 
@@ -105,10 +111,6 @@ macro_rules! kind {
 
             fn bound(bounds: &FleetBounds) -> usize {
                 bounds.$kind
-            }
-
-            fn listed(fleet: &mut Fleet) -> &mut Entries<Self> {
-                &mut fleet.$kind
             }
 
             fn stored(all: &AllStored) -> &OfKind<Self> {

@@ -1,7 +1,9 @@
 //! Metrics of agents, assignments and issuers.
 
 use prometheus::{IntGauge, IntGaugeVec};
-use weir_protocol::access_list::Table;
+use weir_protocol::access_list::{Entry, Table};
+use weir_protocol::assignment::{Agent, Assignment};
+use weir_protocol::issuer::Issuer;
 use weir_runtime::metric_families;
 use weir_upstream::DefinedBy;
 
@@ -16,13 +18,27 @@ metric_families! {
         /// 1 while the records of agents, assignments and issuers can be read. At 0 edges use what they have, and operators
         /// cannot change anything.
         pub(super) readable: IntGauge = "weir_origin_fleet_readable";
-        /// 1 while a kind has more documents than the lists of edges can have. They are left out then, and edges use the
-        /// documents of that kind that they have.
+        /// 1 if a kind had more documents than an edge of an earlier release can take, when such an edge was sent the list last. They
+        /// are left out for it, and it uses the documents of that kind that it has.
         pub(crate) left_out: IntGaugeVec = "weir_origin_fleet_left_out" { kind: ["agents", "assignments", "issuers"] };
     }
 }
 
 impl FleetMetrics {
+    /// Notes which kinds are left out of whole lists now.
+    pub(crate) fn set_left_out(&self, left_out: &[&str]) {
+        for kind in [Agent::KIND, Assignment::KIND, Issuer::KIND] {
+            let (gauge, is_left_out) = (self.left_out.with_label_values(&[kind]), left_out.contains(&kind));
+            if is_left_out && gauge.get() == 0 {
+                tracing::error!(
+                    kind,
+                    "edges of an earlier release do not get these documents, and use what they have: there are too many for them"
+                );
+            }
+            gauge.set(is_left_out.into());
+        }
+    }
+
     pub(super) fn set(&self, tables: &Tables) {
         fn of<T: FleetEntry>(metrics: &FleetMetrics, table: &Table<T>) {
             let overridden = table.file().filter(|entry| table.document(entry.name()).is_some()).count();

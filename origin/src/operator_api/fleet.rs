@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 use tokio::task::spawn_blocking;
-use weir_protocol::access_list::{AccessList, Entry};
+use weir_protocol::access_list::Entry;
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
 use weir_protocol::problem::Problem;
@@ -139,8 +139,7 @@ impl OperatorApi {
                 true => FleetChange::default(),
                 false => weir_protocol::json::from_slice(&body).map_err(|error| explained(&error))?,
             };
-            let list = list.map(|list| AccessList::parse(&list)).transpose().map_err(|error| error.to_string())?;
-            let denied: BTreeSet<NodeName> = list.iter().flat_map(AccessList::denied_agents).cloned().collect();
+            let denied: BTreeSet<NodeName> = list.list().denied_agents().cloned().collect();
             let effect = dry_run(&fleet, &services, (&observed, &denied), &change)?;
             serde_json::to_value(effect).map_err(|error| error.to_string())
         });

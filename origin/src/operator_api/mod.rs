@@ -65,6 +65,7 @@ use self::route::{Action, Route};
 use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
 use self::webhook::Webhooks;
+use crate::access::SentList;
 use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome};
 use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument};
 use crate::fleet::FleetStore;
@@ -86,7 +87,7 @@ pub(crate) struct OperatorApi {
     observed: Observed,
     assignment_dry_runs: Arc<Semaphore>,
     /// What edges get.
-    access_list: watch::Receiver<Option<Bytes>>,
+    access_list: watch::Receiver<Arc<SentList>>,
     secrets_dir: Option<PathBuf>,
     upstreams: UpstreamsConfig,
     access: Access,
@@ -105,7 +106,7 @@ impl OperatorApi {
         catalog: Arc<Catalog>,
         editor: Editor,
         versions: Versions,
-        (fleet, observed, access_list): (FleetStore, Observed, watch::Receiver<Option<Bytes>>),
+        (fleet, observed, access_list): (FleetStore, Observed, watch::Receiver<Arc<SentList>>),
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {

@@ -1,7 +1,5 @@
 //! Who gets in, what the paths answer, and certificates that end or are replaced while the origin serves.
 
-use weir_protocol::access_list::AccessList;
-
 use crate::node::Edge;
 use crate::prelude::*;
 use crate::stored_state::{pages, private_object, record};
@@ -96,9 +94,8 @@ async fn the_access_list_for_edges_follows_the_files() {
     config.access.deny = Some(deny.clone());
     let node = home.start(config.clone()).await;
     let mut received = node.running.access();
-    let denied = |received: &Option<Bytes>| {
-        let list = AccessList::parse(received.as_ref().unwrap()).unwrap();
-        list.denied_tokens(0).map(ToString::to_string).collect::<Vec<_>>()
+    let denied = |received: &weir_origin::SentList| {
+        received.list().denied_tokens(0).map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(denied(&received.borrow_and_update()), ["t1"]);
     std::fs::write(&deny, "token t1\ntoken t2\n").unwrap();

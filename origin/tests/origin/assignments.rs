@@ -2,6 +2,7 @@
 
 use weir_protocol::access_list::{AccessList, Fleet};
 use weir_protocol::assignment::assigned_services;
+use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::{NodeName, ServiceName};
 
 use crate::observed::{ask, message, report};
@@ -31,6 +32,41 @@ fn issuer(url: &str, kid: &str) -> Value {
     json!({ "issuer": url, "audience": "weir", "subjects": ["system:serviceaccount:weir:agent"],
         "jwks": { "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "x": "AAAA" }] }, "agent": "cluster-1",
         "services": ["*"] })
+}
+
+#[tokio::test]
+async fn an_edge_that_knows_shards_is_sent_digests_and_fetches_what_changed() {
+    let home = Home::new();
+    let (node, operator) = operated(&home).await;
+    let mut reader = Reader::of(&home.client("edge-client"), &node, "?lists=shards").await;
+    let mut known = AccessList::default();
+    let mut fetched = Vec::new();
+    for (name, ring) in [("cluster-1", "1"), ("cluster-2", "1"), ("cluster-1", "2")] {
+        let made = operator.put(&format!("/v1/agents/{name}"), json!({ "labels": { "ring": ring } })).await;
+        assert!(made.status.is_success(), "{made:?}");
+        loop {
+            let kind = reader.until(|kind| matches!(kind, EventKind::Access(_))).await;
+            let EventKind::Access(json) = kind else { unreachable!() };
+            let mut list = AccessList::parse(&json).unwrap();
+            list.fill_from(&known);
+            let lacking = list.lacking();
+            for digest in &lacking {
+                let answer = node.get(&format!("/v1/access/{digest}")).await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+                list.add_shard(digest, &answer.body).unwrap();
+                fetched.push(*digest);
+            }
+            known = list;
+            let agent = known.fleet().agents.get(&name.parse().unwrap()).cloned();
+            if agent.is_some_and(|agent| agent.labels.iter().eq([("ring", ring)])) {
+                break;
+            }
+        }
+    }
+    assert_eq!((fetched.len(), known.fleet().agents.iter().count()), (3, 2), "one for each change");
+    let answer = node.get(&format!("/v1/access/{}", ObjectDigest::of(b"none"))).await;
+    assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (404, "no-such-shard"));
+    node.stop().await;
 }
 
 #[tokio::test]

@@ -33,6 +33,14 @@ pub fn set_headers(headers: &mut HeaderMap) {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
 
+/// What the query of a reader says that knows the shards of access lists.
+pub const KNOWS_SHARDS: &str = "lists=shards";
+
+/// Whether a query says so.
+pub fn wants_shards(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|member| member == KNOWS_SHARDS))
+}
+
 /// The interval of heartbeats in seconds. A heartbeat says that all events so far were sent.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 

@@ -117,6 +117,12 @@ impl Problem {
         )
     }
 
+    /// `404`: the access list has no such shard, or no longer.
+    pub fn no_such_shard(digest: &crate::digest::ObjectDigest) -> Self {
+        let detail = "The access list has no such shard now: its next event names those that it has.";
+        Self::new(StatusCode::NOT_FOUND, "no-such-shard", "No such shard", detail).about("shard", digest)
+    }
+
     /// `404`: the service does not exist, or the client may not see it. Both look alike.
     pub fn no_such_service(service: &crate::name::ServiceName) -> Self {
         Self::new(

@@ -98,6 +98,8 @@ routes! {
         Version(service: ServiceName, digest: TarballDigest) = ["services" / service / "versions" / digest] "version",
         /// The bytes of a frame, a manifest or a `dcz` body.
         Object(repository: RepositoryName, digest: ObjectDigest) = ["objects" / repository / digest] "object",
+        /// The documents of a shard of the access list.
+        AccessShard(digest: ObjectDigest) = ["access" / digest] "access",
         /// The event stream.
         Events = ["events"] "events",
         /// The origins of the cluster.
@@ -129,6 +131,7 @@ impl Route {
             | Route::TarballFrames(service, _)
             | Route::Version(service, _) => Some(service),
             Route::Object(..)
+            | Route::AccessShard(_)
             | Route::Events
             | Route::Members
             | Route::Heartbeats

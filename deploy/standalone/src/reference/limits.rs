@@ -101,9 +101,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | dry runs of assignments | {origin/src/operator_api/fleet.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
 | agents, assignments, issuers | `limits.max_agents`, `limits.max_assignments`, `limits.max_issuers` | `agents`, `assignments`, `issuers` | 429 |
 | memory of their documents, as JSON | `limits.fleet_bytes` | `fleet_bytes` | 429 |
-| one of 64 shards of a kind, as JSON | {shared/protocol/src/access_list/table.rs MAX_SHARD_BYTES} |  | 429 |
-| deletions that a shard remembers | {shared/protocol/src/access_list/table.rs MAX_DELETIONS} |  | the oldest are forgotten |
-| agents, assignments, issuers in a list for edges | 10,000, 1,000, 2,000; 10 MiB of JSON together |  | the kind is left out, and edges keep what they have. Metric: `weir_origin_fleet_left_out` |
+| one of 64 shards of a kind, as JSON | {shared/protocol/src/access_list/shard.rs MAX_SHARD_BYTES} |  | 429 |
+| agents, assignments, issuers in a list for edges of the release before | 10,000, 1,000, 2,000; 10 MiB of JSON together |  | the kind is left out, and such edges keep what they have. Metric: `weir_origin_fleet_left_out` |
 | the same in a cluster with an origin of the release before | 10,000, 1,000, 2,000; 1.5 MiB of JSON each |  | 429 |
 | a page of a list | {origin/src/operator_api/page.rs MAX_LIMIT} |  | the next page has the rest |
 | repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
@@ -181,6 +180,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | pause that an origin may ask for before it is told more of what agents run (`Retry-After`) | {edge/src/observed/delivery.rs MAX_RETRY_AFTER} |  | the longest pause |
 | agents that a document of `/v1/explain` or `/status` lists | {edge/src/observed/view.rs MAX_LISTED} |  | the document has their number |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
+| issuers of the edge and of its origins | `auth.max_issuers` | `issuers` | those that were defined last are left out |
+| memory of the documents of origins, as JSON | `auth.fleet_bytes` | `fleet_bytes` | the list before is used. Metric: `weir_edge_access_lists_incomplete` |
+| shards of access lists that are fetched at a time, from each origin | {edge/src/origin_follower/shards.rs CONCURRENT} |  | they wait |
 | services with a freshness statement | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |
 | age of a freshness statement that is passed on | {edge/src/heartbeats.rs MAX_AGE} |  | the origin is asked |
 | members of a cluster that are asked for a statement | {edge/src/origin_client/mod.rs MAX_HEARTBEAT_ORIGINS} |  | none is given |

@@ -11,6 +11,8 @@ use super::fetch::KeyRequest;
 pub(crate) struct IssuerEntry {
     /// Where it is defined; another for each entry, and the same after a restart.
     pub(crate) source: String,
+    /// The revision of its creation at an origin. 0: it is of the configuration, or of an origin that does not say it.
+    pub(crate) created: u64,
     pub(crate) issuer: Arc<IssuerPolicy>,
     pub(crate) keys: Arc<JwkSet>,
     /// Notified of an unknown `kid`. `None`: the keys are not fetched.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::Semaphore;
-use weir_protocol::access_list::Fleet;
+use weir_protocol::access_list::{Shard, Table};
 use weir_protocol::issuer::Issuer;
 use weir_protocol::token::{IssuerPolicy, JwkSet, MAX_JWK_SET_BYTES};
 use weir_runtime::shutdown::Drain;
@@ -70,23 +70,44 @@ pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>>
             KeySource::Url(_) => (JwkSet::default(), Some(Arc::default())),
         };
         let source = format!("{} {}", config.issuer, config.jwks);
-        entries.push(IssuerEntry { source, issuer: Arc::new(config.issuer()), keys: Arc::new(keys), unknown_key });
+        let (issuer, keys) = (Arc::new(config.issuer()), Arc::new(keys));
+        entries.push(IssuerEntry { source, created: 0, issuer, keys, unknown_key });
     }
     Ok(entries)
 }
 
-/// The issuers that origins announce. One that this version cannot use is left out.
-pub(super) fn of_origins(fleet: &Fleet) -> Vec<IssuerEntry> {
-    fleet.issuers.iter().filter_map(announced).collect()
+/// The issuers of the shards that origins announce. Those of a shard are made once.
+#[derive(Default)]
+pub(super) struct AnnouncedIssuers(Vec<MadeOfShard>);
+
+type MadeOfShard = (Arc<Shard<Issuer>>, Arc<[IssuerEntry]>);
+
+impl AnnouncedIssuers {
+    /// All issuers, the oldest first. One that this version cannot use is left out.
+    pub(super) fn entries(&mut self, issuers: &Table<Issuer>) -> Vec<IssuerEntry> {
+        let is_made = |of: &Arc<Shard<Issuer>>, shard| issuers.file().len() == 0 && Arc::ptr_eq(of, shard);
+        let made = issuers.shards().iter().enumerate().map(|(index, shard)| match self.0.get(index) {
+            Some((of, made)) if is_made(of, shard) => (shard.clone(), made.clone()),
+            _ => {
+                let documents = shard.created().filter(|(_, issuer)| !issuers.is_of_file(&issuer.name));
+                (shard.clone(), documents.filter_map(|(created, issuer)| announced(issuer, created)).collect())
+            }
+        });
+        self.0 = made.collect();
+        let documents = self.0.iter().flat_map(|(_, made)| made.iter().cloned());
+        let mut entries: Vec<_> = issuers.file().filter_map(|issuer| announced(issuer, 0)).chain(documents).collect();
+        entries.sort_by(|one, other| (one.created, &one.source).cmp(&(other.created, &other.source)));
+        entries
+    }
 }
 
-fn announced(issuer: &Issuer) -> Option<IssuerEntry> {
+fn announced(issuer: &Issuer, created: u64) -> Option<IssuerEntry> {
     let read = || -> anyhow::Result<IssuerEntry> {
         let Issuer { name, issuer, audience, subjects, jwks, agent, services } = issuer.clone();
         let keys = JwkSet::parse(jwks.to_string().as_bytes())?;
         let policy = IssuerPolicy { issuer, audience, subjects, agent: agent.parse()?, services };
         let source = format!("issuers/{name}");
-        Ok(IssuerEntry { source, issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
+        Ok(IssuerEntry { source, created, issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
     };
     let entry = read();
     if let Err(error) = &entry {
@@ -167,12 +188,11 @@ impl Inner {
     fn set_keys(&self, position: usize, keys: JwkSet) -> Option<KeyConflict> {
         if *self.lists().issuers[position].keys != keys {
             self.change(|lists| {
-                lists.issuers[position].keys = Arc::new(keys);
+                lists.set_issuer_keys(position, keys);
                 tracing::info!(issuer = lists.issuers[position].issuer.issuer, "the keys of an issuer have changed");
             });
         }
-        let (_, conflicts) = self.lists().issuer_table(self.keys_from_origins);
-        conflicts.into_iter().find(|conflict| conflict.position == position)
+        self.lists().key_conflicts.iter().find(|conflict| conflict.position == position).cloned()
     }
 }
 

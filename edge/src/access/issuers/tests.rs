@@ -22,7 +22,8 @@ fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
         services: vec!["*".parse().unwrap()],
     };
     let source = format!("source of {agent}");
-    IssuerEntry { source, issuer: issuer.into(), keys: jwks(kids).into(), unknown_key: Some(Arc::default()) }
+    let unknown_key = Some(Arc::default());
+    IssuerEntry { source, created: 0, issuer: issuer.into(), keys: jwks(kids).into(), unknown_key }
 }
 
 /// The table of an edge that has seen none of these keys before.

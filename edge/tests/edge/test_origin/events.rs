@@ -41,7 +41,7 @@ impl Events {
     }
 
     pub(super) fn follow(&mut self, query: Option<&str>, current: Vec<Bytes>) -> Body {
-        let cursor = query.and_then(|query| query.strip_prefix("since=")).and_then(|cursor| cursor.split_once('.'));
+        let cursor = query.and_then(|query| query.split_once("since=")).and_then(|(_, since)| since.split_once('.'));
         let known = cursor.filter(|(epoch, _)| *epoch == self.epoch.to_string());
         let mut lines = Vec::new();
         match known.and_then(|(_, offset)| offset.parse::<usize>().ok()) {

@@ -15,6 +15,7 @@ use http::{Request, Response, StatusCode, header};
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use weir_protocol::access_list::AccessList;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::envelope::Envelope;
@@ -55,6 +56,8 @@ struct State {
     descriptors: HashMap<String, Bytes>,
     versions: HashMap<String, Bytes>,
     objects: HashMap<ObjectDigest, Bytes>,
+    /// Of access lists.
+    shards: HashMap<ObjectDigest, Bytes>,
     /// By service.
     faults: VecDeque<Fault>,
     /// What goes wrong with the next answer with one object.
@@ -202,6 +205,17 @@ impl TestOrigin {
         });
     }
 
+    /// Sends an access list by the digests of its shards, which are served from now on if `serves`.
+    pub(crate) fn send_shards(&self, list: &AccessList, serves: bool) {
+        let sent = list.sharded_json();
+        if serves {
+            let digests = AccessList::parse(sent.get().as_bytes()).unwrap().lacking();
+            let shards = digests.into_iter().map(|digest| (digest, list.fleet().shard_json(&digest).unwrap().into()));
+            self.api.state.lock().unwrap().shards.extend(shards);
+        }
+        self.send_event(EventKind::Access(sent.get().to_owned().into()));
+    }
+
     /// Publishes, and tells.
     pub(crate) fn push(&self, service: &str, generation: u64, revision: u64, tarball: &Tarball) {
         let descriptor = self.publish(service, generation, revision, tarball);
@@ -316,7 +330,7 @@ impl Handler for Api {
             state.requests.push(OriginRequest {
                 route: route.label().to_owned(),
                 object: match &route {
-                    Route::Object(_, digest) => Some(*digest),
+                    Route::Object(_, digest) | Route::AccessShard(digest) => Some(*digest),
                     _ => None,
                 },
                 no_cache: header(header::CACHE_CONTROL).as_deref() == Some("no-cache"),
@@ -359,6 +373,10 @@ impl Handler for Api {
                     None => Problem::no_such_path().into_response(),
                 }
             }
+            Route::AccessShard(digest) => match state.shards.get(&digest) {
+                Some(json) => Response::new(Body::Full(json.clone())),
+                None => Problem::no_such_shard(&digest).into_response(),
+            },
             _ if state.problem.is_some() => state.problem.clone().unwrap().into_response(),
             Route::Service(service) => {
                 descriptor(state.descriptors.get(service.as_str()), header(header::IF_NONE_MATCH).as_deref())

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use weir_protocol::access_list::{AccessList, MAX_ACCESS_LIST_BYTES};
+use weir_protocol::access_list::{AccessList, MAX_ACCESS_LIST_BYTES, SHARDS, Shard};
+use weir_protocol::issuer::Issuer;
 use weir_protocol::token::{
     IssuerPolicy, JwkSet, MAX_JWK_SET_BYTES, MAX_JWKS, SigningKey, TokenError, UnverifiedToken,
 };
@@ -98,9 +99,20 @@ pub(crate) fn token(bytes: &[u8]) {
 
 pub(crate) fn access_list(bytes: &[u8]) {
     let Ok(list) = AccessList::parse(bytes) else { return };
+    if !list.lacking().is_empty() {
+        return;
+    }
     let json = list.json();
     assert!(json.get().len() <= MAX_ACCESS_LIST_BYTES);
     assert_eq!(AccessList::parse(json.get().as_bytes()), Ok(list), "what is written is read back");
+}
+
+/// The documents of a shard.
+pub(crate) fn access_shard(bytes: &[u8]) {
+    let index = bytes.len() % SHARDS;
+    let Ok(shard) = Shard::<Issuer>::parse_documents(index, bytes) else { return };
+    let read = Shard::parse_documents(index, &shard.documents_json()).map(|read| (read.digest(), read));
+    assert_eq!(read, Ok((shard.digest(), shard)), "what is written is read back");
 }
 
 /// The same text as a key file and as a deny file.

@@ -32,6 +32,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("token", access::token),
     ("jwk_set", access::jwk_set),
     ("access_list", access::access_list),
+    ("access_shard", access::access_shard),
     ("access_files", access::access_files),
     ("operator_document", weir_origin::fuzzing::document),
     ("operator_page", weir_origin::fuzzing::page),

@@ -12,77 +12,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::AccessListError;
+use super::entry::{Entry, by_name};
+use super::shard::{MAX_SHARD_BYTES, SHARDS, Shard};
+use super::table::Table;
 use crate::assignment::{Agent, Assignment};
+use crate::digest::ObjectDigest;
 use crate::issuer::Issuer;
 use crate::labels::Labels;
-use crate::name::{AssignmentName, ClusterId, IssuerName, NodeName};
-
-/// The largest documents of one kind, in bytes of JSON, and the same for the entries of a file.
-pub const MAX_KIND_BYTES: usize = 3 << 19;
-
-/// What only one document of a kind may have, as a hash.
-pub type UniqueKey = [u8; 16];
-
-/// An entry of a kind.
-pub trait Entry: Clone + PartialEq + Serialize {
-    /// The type of its name.
-    type Name: Ord + Clone + std::fmt::Debug + std::fmt::Display + Serialize + DeserializeOwned;
-
-    /// The kind, for messages and metrics: `agents`, `assignments` or `issuers`.
-    const KIND: &'static str;
-
-    /// The most documents of a whole list, and the most entries of a file.
-    const LIMIT: usize;
-
-    /// Its name.
-    fn name(&self) -> &Self::Name;
-
-    /// What no other document may have.
-    fn unique_keys(&self) -> Vec<UniqueKey> {
-        Vec::new()
-    }
-}
-
-impl Entry for Agent {
-    type Name = NodeName;
-    const KIND: &'static str = "agents";
-    const LIMIT: usize = 10_000;
-
-    fn name(&self) -> &NodeName {
-        &self.name
-    }
-}
-
-impl Entry for Assignment {
-    type Name = AssignmentName;
-    const KIND: &'static str = "assignments";
-    const LIMIT: usize = 1_000;
-
-    fn name(&self) -> &AssignmentName {
-        &self.name
-    }
-}
-
-impl Entry for Issuer {
-    type Name = IssuerName;
-    const KIND: &'static str = "issuers";
-    const LIMIT: usize = 2_000;
-
-    fn name(&self) -> &IssuerName {
-        &self.name
-    }
-
-    fn unique_keys(&self) -> Vec<UniqueKey> {
-        let hash = |id: &str| {
-            let mut hasher = blake3::Hasher::new();
-            hasher.update(self.issuer.as_bytes()).update(b"\n").update(id.as_bytes());
-            let mut key = UniqueKey::default();
-            hasher.finalize_xof().fill(&mut key);
-            key
-        };
-        self.key_ids().map(hash).collect()
-    }
-}
+use crate::name::{ClusterId, NodeName};
 
 /// Agents, assignments and issuers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -95,19 +32,20 @@ pub struct Fleet {
     pub issuers: Entries<Issuer>,
 }
 
-/// The entries of one kind.
+/// The entries of one kind. Clones share them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entries<T: Entry> {
     revision: u64,
     /// Whose documents these are. Origins that do not say it are one cluster.
     cluster: Option<ClusterId>,
-    documents: BTreeMap<T::Name, T>,
-    file: BTreeMap<T::Name, T>,
+    table: Table<T>,
+    /// The shards of which only the digest is known, by their index.
+    lacking: BTreeMap<usize, ObjectDigest>,
 }
 
 impl<T: Entry> Default for Entries<T> {
     fn default() -> Self {
-        Self { revision: 0, cluster: None, documents: BTreeMap::new(), file: BTreeMap::new() }
+        Self { revision: 0, cluster: None, table: Table::default(), lacking: BTreeMap::new() }
     }
 }
 
@@ -120,8 +58,20 @@ pub(super) struct EntriesDocument<T> {
     cluster: Option<ClusterId>,
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     documents: Vec<T>,
+    /// The digests of all shards, in place of the documents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shards: Option<Vec<ObjectDigest>>,
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     file: Vec<T>,
+}
+
+/// How a list has its documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Representation {
+    /// All documents.
+    Whole,
+    /// The digests of shards.
+    Shards,
 }
 
 impl<T: Entry> Entries<T> {
@@ -134,7 +84,14 @@ impl<T: Entry> Entries<T> {
         documents: impl IntoIterator<Item = T>,
         file: impl IntoIterator<Item = T>,
     ) -> Result<Self, AccessListError> {
-        Ok(Self { revision, cluster: None, documents: by_name(documents, T::LIMIT)?, file: by_name(file, T::LIMIT)? })
+        let (documents, file) = (by_name(documents, T::LIMIT)?, by_name(file, T::LIMIT)?);
+        let table = Table::new(0, documents.into_values(), file.into_values())?;
+        Ok(Self { revision, table, ..Self::default() })
+    }
+
+    /// Those of a table.
+    pub fn of(table: &Table<T>) -> Self {
+        Self { revision: table.revision(), table: table.clone(), ..Self::default() }
     }
 
     /// The revision of the documents. 0: none are known.
@@ -147,24 +104,73 @@ impl<T: Entry> Entries<T> {
         self.cluster.as_ref()
     }
 
+    /// The documents, and the entries of the file.
+    pub fn table(&self) -> &Table<T> {
+        &self.table
+    }
+
     /// The documents, sorted by name, with those that a file overrides.
-    pub fn documents(&self) -> impl Iterator<Item = &T> {
-        self.documents.values()
+    pub fn documents(&self) -> impl ExactSizeIterator<Item = &T> {
+        self.table.documents()
     }
 
     /// The entries of the file, sorted by name.
-    pub fn file(&self) -> impl Iterator<Item = &T> {
-        self.file.values()
+    pub fn file(&self) -> impl ExactSizeIterator<Item = &T> {
+        self.table.file()
     }
 
     /// The entries that apply. The file wins over a document of the same name.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.file.values().chain(self.documents.values().filter(|entry| !self.file.contains_key(entry.name())))
+        self.table.iter()
     }
 
     /// The entry of a name that applies.
     pub fn get(&self, name: &T::Name) -> Option<&T> {
-        self.file.get(name).or_else(|| self.documents.get(name))
+        self.table.get(name)
+    }
+
+    /// The digests of the shards that are not known yet.
+    pub(super) fn lacking(&self) -> impl Iterator<Item = ObjectDigest> {
+        self.lacking.values().copied()
+    }
+
+    /// Takes the shards that it lacks from others that have them.
+    pub(super) fn fill_from(&mut self, known: &Self) {
+        let Self { table, lacking, .. } = self;
+        lacking.retain(|index, digest| {
+            let shard = &known.table.shards()[*index];
+            let is_it = !known.lacking.contains_key(index) && shard.is(digest);
+            if is_it {
+                table.set_shard(*index, shard.clone());
+            }
+            !is_it
+        });
+    }
+
+    /// Adds a shard that it lacks.
+    pub(super) fn add_shard(&mut self, digest: &ObjectDigest, json: &[u8]) -> Result<(), AccessListError>
+    where
+        T: DeserializeOwned,
+    {
+        let indices: Vec<_> = self.lacking.iter().filter(|(_, of)| *of == digest).map(|(index, _)| *index).collect();
+        for index in indices {
+            if json.len() > MAX_SHARD_BYTES {
+                return Err(AccessListError::TooLarge(json.len()));
+            }
+            self.table.set_shard(index, Shard::parse_documents(index, json)?);
+            self.lacking.remove(&index);
+        }
+        Ok(())
+    }
+
+    /// The shard that a digest names.
+    pub(super) fn shard_json(&self, digest: &ObjectDigest) -> Option<Vec<u8>> {
+        self.table.shards().iter().find(|shard| shard.digest() == *digest).map(|shard| shard.documents_json())
+    }
+
+    /// Takes what an earlier list has of the same documents, so that what was made of it stays.
+    pub(super) fn share(&mut self, earlier: &Self) {
+        self.table.share(&earlier.table);
     }
 
     /// What several origins have together: see [`Fleet::join`]. `conflicts` gets what two clusters define otherwise.
@@ -177,11 +183,12 @@ impl<T: Entry> Entries<T> {
         T: 'a,
     {
         let (mut joined, mut clusters) = (Self::default(), BTreeMap::<_, &Self>::new());
+        let mut file = BTreeMap::new();
         for entries in present {
             let newest = clusters.entry(&entries.cluster).or_insert(entries);
             *newest = newest.newer(entries);
-            for (name, entry) in &entries.file {
-                joined.file.entry(name.clone()).or_insert_with(|| entry.clone());
+            for entry in entries.file() {
+                file.entry(entry.name().clone()).or_insert_with(|| entry.clone());
             }
         }
         for entries in departed {
@@ -190,15 +197,9 @@ impl<T: Entry> Entries<T> {
             }
         }
         joined.cluster = joined_id(clusters.keys().copied());
-        for entries in clusters.into_values() {
-            joined.revision = joined.revision.saturating_add(entries.revision);
-            for (name, entry) in &entries.documents {
-                let kept = joined.documents.entry(name.clone()).or_insert_with(|| entry.clone());
-                if kept != entry {
-                    conflicts.push(format!("`{name}` of the {}", T::KIND));
-                }
-            }
-        }
+        joined.revision = clusters.values().fold(0, |sum, entries| sum.saturating_add(entries.revision));
+        let tables: Vec<_> = clusters.into_values().map(|entries| &entries.table).collect();
+        joined.table = Table::joined(&tables, file, conflicts);
         joined
     }
 
@@ -212,31 +213,53 @@ impl<T: Entry> Entries<T> {
         let may_be_behind = self.revision == 0 || self.cluster == earlier.cluster;
         if may_be_behind && earlier.revision > self.revision {
             (self.revision, self.cluster) = (earlier.revision, earlier.cluster.clone());
-            self.documents = earlier.documents.clone();
+            self.table.take_shards(&earlier.table);
+            self.lacking.clone_from(&earlier.lacking);
         }
+        // What was made of documents that are the same stays.
+        self.table.share(&earlier.table);
     }
 
-    fn within_limits(&self) -> Result<(), AccessListError> {
-        let is_within = self.file.len() <= T::LIMIT && self.documents.len() <= T::LIMIT;
-        if is_within { Ok(()) } else { Err(AccessListError::TooMany { what: T::KIND, limit: T::LIMIT }) }
+    /// Leaves the documents out if a whole list cannot have them, or has no room for so many bytes. Returns whether it did,
+    /// and takes what is left from the room.
+    fn fit(&mut self, room: &mut usize) -> bool {
+        let of_file: usize = self.file().map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len())).sum();
+        // With a comma for each.
+        let bytes = self.table.bytes() + self.table.len() + of_file + self.file().len();
+        let is_left_out = self.table.len() > T::LIMIT || bytes > *room;
+        if is_left_out {
+            self.revision = 0;
+            self.table.take_shards(&Table::default());
+        }
+        *room = room.saturating_sub(if is_left_out { of_file } else { bytes });
+        is_left_out
     }
 
-    pub(super) fn document(&self) -> Option<EntriesDocument<T>> {
-        (*self != Self::default()).then(|| EntriesDocument {
-            revision: self.revision,
-            cluster: self.cluster.clone(),
-            documents: self.documents.values().cloned().collect(),
-            file: self.file.values().cloned().collect(),
+    pub(super) fn document(&self, representation: Representation) -> Option<EntriesDocument<T>> {
+        (*self != Self::default()).then(|| {
+            let shards = |table: &Table<T>| table.shards().iter().map(|shard| shard.digest()).collect();
+            let (documents, shards) = match representation {
+                Representation::Whole => (self.documents().cloned().collect(), None),
+                Representation::Shards => (Vec::new(), Some(shards(&self.table))),
+            };
+            let file = self.file().cloned().collect();
+            EntriesDocument { revision: self.revision, cluster: self.cluster.clone(), documents, shards, file }
         })
     }
 
     pub(super) fn read(document: Option<EntriesDocument<T>>) -> Result<Self, AccessListError> {
-        document.map_or_else(
-            || Ok(Self::default()),
-            |EntriesDocument { revision, cluster, documents, file }| {
-                Ok(Self { cluster, ..Self::new(revision, documents, file)? })
-            },
-        )
+        let Some(EntriesDocument { revision, cluster, documents, shards, file }) = document else {
+            return Ok(Self::default());
+        };
+        let lacking: BTreeMap<_, _> = shards.into_iter().flatten().enumerate().collect();
+        if !lacking.is_empty() && (lacking.len() != SHARDS || !documents.is_empty()) {
+            let error = format!("the {} must have the digests of {SHARDS} shards, or documents", T::KIND);
+            return Err(AccessListError::Malformed(error));
+        }
+        let mut entries = Self { cluster, lacking, ..Self::new(revision, documents, file)? };
+        // Those without documents are known.
+        entries.fill_from(&Self::default());
+        Ok(entries)
     }
 }
 
@@ -251,21 +274,6 @@ fn joined_id<'a>(clusters: impl ExactSizeIterator<Item = &'a Option<ClusterId>>)
         only.clone_from(cluster);
     }
     if several { Some(hasher.finalize().to_hex().parse().expect("hex digits are an id")) } else { only }
-}
-
-/// Entries by their names, at most `limit`.
-pub(super) fn by_name<T: Entry>(
-    entries: impl IntoIterator<Item = T>,
-    limit: usize,
-) -> Result<BTreeMap<T::Name, T>, AccessListError> {
-    let mut named = BTreeMap::new();
-    for entry in entries {
-        super::within(named.len(), limit, T::KIND)?;
-        if let Some(twice) = named.insert(entry.name().clone(), entry) {
-            return Err(AccessListError::TwoEntries { kind: T::KIND, name: twice.name().to_string() });
-        }
-    }
-    Ok(named)
 }
 
 impl Fleet {
@@ -297,6 +305,24 @@ impl Fleet {
         (fleet, conflicts)
     }
 
+    /// Takes what an earlier one has of the same documents, so that what was made of it stays.
+    pub fn share(&mut self, earlier: &Self) {
+        self.agents.share(&earlier.agents);
+        self.assignments.share(&earlier.assignments);
+        self.issuers.share(&earlier.issuers);
+    }
+
+    /// The documents of the shard that a digest names, as JSON.
+    pub fn shard_json(&self, digest: &ObjectDigest) -> Option<Vec<u8>> {
+        let of_agents = self.agents.shard_json(digest).or_else(|| self.assignments.shard_json(digest));
+        of_agents.or_else(|| self.issuers.shard_json(digest))
+    }
+
+    /// The bytes of all documents as JSON.
+    pub fn bytes(&self) -> usize {
+        self.agents.table.bytes() + self.assignments.table.bytes() + self.issuers.table.bytes()
+    }
+
     /// The labels of an agent: those of its token, and those that operators assert, which win.
     pub fn labels_of(&self, agent: &NodeName, of_token: &Labels) -> Labels {
         let asserted = self.agents.get(agent).map(|entry| &entry.labels);
@@ -312,14 +338,27 @@ impl Fleet {
         self
     }
 
-    /// Checks that a list may carry it.
+    /// Checks that a list may carry its files.
     ///
     /// # Errors
-    /// There are too many of a kind.
-    pub(super) fn within_limits(&self) -> Result<(), AccessListError> {
-        self.agents.within_limits()?;
-        self.assignments.within_limits()?;
-        self.issuers.within_limits()
+    /// There are too many entries of a kind.
+    pub(super) fn files_within_limits(&self) -> Result<(), AccessListError> {
+        fn check<T: Entry>(entries: &Entries<T>) -> Result<(), AccessListError> {
+            let is_within = entries.file().len() <= T::LIMIT;
+            if is_within { Ok(()) } else { Err(AccessListError::TooMany { what: T::KIND, limit: T::LIMIT }) }
+        }
+        check(&self.agents)?;
+        check(&self.assignments)?;
+        check(&self.issuers)
+    }
+
+    /// Leaves out the documents of kinds that a whole list cannot have, and names these. Readers keep those that they have.
+    pub(super) fn fit(&mut self, mut room: usize) -> Vec<&'static str> {
+        // Issuers come first: without them agents are not let in, and a removed one would be trusted on.
+        let issuers = self.issuers.fit(&mut room).then_some(Issuer::KIND);
+        let agents = self.agents.fit(&mut room).then_some(Agent::KIND);
+        let assignments = self.assignments.fit(&mut room).then_some(Assignment::KIND);
+        issuers.into_iter().chain(agents).chain(assignments).collect()
     }
 
     /// Takes back what an earlier list of the same origin had, where this one is behind: an origin that lost its
@@ -334,7 +373,9 @@ impl Fleet {
     /// the entries of its file.
     pub(super) fn shared(&self) -> Self {
         fn documents<T: Entry>(of: &Entries<T>) -> Entries<T> {
-            Entries { file: BTreeMap::new(), ..of.clone() }
+            let mut table = Table::default();
+            table.take_shards(&of.table);
+            Entries { table, ..of.clone() }
         }
         let (agents, assignments) = (documents(&self.agents), documents(&self.assignments));
         Self { agents, assignments, issuers: Entries::default() }

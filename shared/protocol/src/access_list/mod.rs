@@ -4,8 +4,10 @@
 //! A denial always wins: where lists are merged, anything revoked in one of them is revoked.
 
 mod deny_file;
+mod entry;
 mod fleet;
 mod key_file;
+mod shard;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,20 +15,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use self::fleet::EntriesDocument;
+use self::fleet::{EntriesDocument, Representation};
 use crate::assignment::{Agent, Assignment};
+use crate::digest::ObjectDigest;
 use crate::issuer::Issuer;
 use crate::name::NodeName;
 use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
-pub use fleet::{Entries, Entry, Fleet, MAX_KIND_BYTES, UniqueKey};
+pub use entry::{Entry, MAX_KIND_BYTES, UniqueKey};
+pub use fleet::{Entries, Fleet};
 pub use key_file::key_line;
-pub use table::{MAX_DELETIONS, MAX_SHARD_BYTES, SHARDS, Shard, Table, shard_of};
+pub use shard::{MAX_SHARD_BYTES, SHARDS, Shard, shard_of};
+pub use table::Table;
 
-/// The largest list in bytes of JSON. A list within the other bounds is smaller, with twice [`MAX_KIND_BYTES`] for each
-/// kind.
+/// The largest list in bytes of JSON.
 pub const MAX_ACCESS_LIST_BYTES: usize = 12 << 20;
+
+/// Room in a list for keys and denials, which have bounds of their own, and for the names of fields.
+const MAX_KEYS_AND_DENIALS_BYTES: usize = 2 << 20;
 
 /// The most keys of a list.
 pub const MAX_KEYS: usize = 100;
@@ -54,9 +61,12 @@ pub struct AccessList {
 /// Why an access list cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessListError {
-    /// More than [`MAX_ACCESS_LIST_BYTES`].
-    #[error("the access list has {0} bytes, more than the limit of {MAX_ACCESS_LIST_BYTES}")]
+    /// More than [`MAX_ACCESS_LIST_BYTES`], or a shard of more than [`MAX_SHARD_BYTES`].
+    #[error("{0} bytes are more than an access list or a shard of it may have")]
     TooLarge(usize),
+    /// The bytes of a shard are others than its digest says.
+    #[error("the shard {0} has other bytes")]
+    Corrupt(ObjectDigest),
     /// Not JSON, or a field is missing or wrong.
     #[error("the access list cannot be read: {0}")]
     Malformed(String),
@@ -153,20 +163,63 @@ impl AccessList {
         Ok(list)
     }
 
-    /// Encodes the JSON document.
+    /// Encodes the JSON document with all documents.
     pub fn json(&self) -> Box<RawValue> {
-        serde_json::value::to_raw_value(&self.document()).expect("plain data")
+        self.encode(Representation::Whole)
     }
 
-    fn document(&self) -> Document {
+    /// The same for readers that know no shards: within the bounds of a list, without the documents of the kinds that it
+    /// names.
+    pub fn whole_json(&self) -> (Box<RawValue>, Vec<&'static str>) {
+        let mut list = self.clone();
+        let left_out = list.fleet.fit(MAX_ACCESS_LIST_BYTES - MAX_KEYS_AND_DENIALS_BYTES);
+        (list.json(), left_out)
+    }
+
+    /// Encodes the JSON document with the digests of shards in place of documents.
+    pub fn sharded_json(&self) -> Box<RawValue> {
+        self.encode(Representation::Shards)
+    }
+
+    /// The digests of shards that it names and does not have, each once.
+    pub fn lacking(&self) -> BTreeSet<ObjectDigest> {
+        let Fleet { agents, assignments, issuers } = &self.fleet;
+        agents.lacking().chain(assignments.lacking()).chain(issuers.lacking()).collect()
+    }
+
+    /// Takes the shards that it lacks from another list that has them.
+    pub fn fill_from(&mut self, known: &Self) {
+        self.fleet.agents.fill_from(&known.fleet.agents);
+        self.fleet.assignments.fill_from(&known.fleet.assignments);
+        self.fleet.issuers.fill_from(&known.fleet.issuers);
+    }
+
+    /// Adds a shard that it lacks.
+    ///
+    /// # Errors
+    /// The bytes are others, malformed or too many.
+    pub fn add_shard(&mut self, digest: &ObjectDigest, json: &[u8]) -> Result<(), AccessListError> {
+        if ObjectDigest::of(json) != *digest {
+            return Err(AccessListError::Corrupt(*digest));
+        }
+        self.fleet.agents.add_shard(digest, json)?;
+        self.fleet.assignments.add_shard(digest, json)?;
+        self.fleet.issuers.add_shard(digest, json)
+    }
+
+    fn encode(&self, representation: Representation) -> Box<RawValue> {
+        serde_json::value::to_raw_value(&self.document(representation)).expect("plain data")
+    }
+
+    fn document(&self, representation: Representation) -> Document {
         Document {
             keys: self.keys.values().map(|key| Key { kid: key.id().clone(), x: key.encoded() }).collect(),
             revoked_keys: self.revoked_keys.iter().cloned().collect(),
             denied_tokens: self.denied_tokens.iter().map(|(jti, exp)| Denied { jti: jti.clone(), exp: *exp }).collect(),
             denied_agents: self.denied_agents.iter().cloned().collect(),
-            agents: self.fleet.agents.document(),
-            assignments: self.fleet.assignments.document(),
-            issuers: self.fleet.issuers.document(),
+            agents: self.fleet.agents.document(representation),
+            assignments: self.fleet.assignments.document(representation),
+            issuers: self.fleet.issuers.document(representation),
         }
     }
 
@@ -216,9 +269,9 @@ impl AccessList {
     /// The keys and denials of several lists, with the agents, assignments and issuers of all of them.
     ///
     /// # Errors
-    /// There is too much of it, or two keys have one id.
+    /// There are too many keys, denials or entries of files, or two keys have one id.
     pub fn join<'a>(lists: impl Iterator<Item = &'a Self>, fleet: Fleet) -> Result<Self, AccessListError> {
-        fleet.within_limits()?;
+        fleet.files_within_limits()?;
         let mut joined = Self { fleet, ..Self::default() };
         for list in lists {
             joined.merge(list)?;

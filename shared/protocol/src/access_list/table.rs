@@ -1,209 +1,28 @@
 //! The documents of a kind as a table of [`SHARDS`] shards. A change makes a new version of one shard, and leaves the others
 //! as they are. Pure: revisions are arguments.
-//!
-//! Each document has the revision of its creation and that of its last change, and a shard remembers deletions with their
-//! revisions. They are stored for readers of an earlier version, to be told what has changed since; edges still get whole lists.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-
-use super::fleet::by_name;
-use super::{AccessListError, Entries, Entry, UniqueKey};
-
-/// The number of shards of a kind.
-pub const SHARDS: usize = 64;
-
-/// The largest JSON of a shard, in bytes.
-pub const MAX_SHARD_BYTES: usize = 8 << 20;
-
-/// The most deletions that a shard remembers. Readers of versions from before the oldest need the whole shard.
-pub const MAX_DELETIONS: usize = 1_000;
-
-/// The shard of a name: the first byte of the BLAKE3 of its text, modulo 64.
-pub fn shard_of(name: &str) -> usize {
-    usize::from(blake3::hash(name.as_bytes()).as_bytes()[0]) % SHARDS
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Document<T> {
-    created: u64,
-    changed: u64,
-    /// Of its JSON.
-    bytes: usize,
-    entry: Arc<T>,
-}
-
-/// The documents whose names are in one shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shard<T: Entry> {
-    version: u64,
-    documents: BTreeMap<T::Name, Document<T>>,
-    deleted: BTreeMap<T::Name, u64>,
-    /// Deletions up to this revision may be missing in `deleted`.
-    forgotten: u64,
-    bytes: usize,
-    unique: HashMap<UniqueKey, T::Name>,
-}
-
-/// A shard as JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>, N: Ord + Deserialize<'de>"))]
-struct ShardDocument<T, N> {
-    version: u64,
-    #[serde(default)]
-    forgotten: u64,
-    #[serde(default = "Vec::new")]
-    documents: Vec<Stamped<T>>,
-    #[serde(default = "BTreeMap::new")]
-    deleted: BTreeMap<N, u64>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Stamped<T> {
-    created: u64,
-    changed: u64,
-    entry: T,
-}
-
-impl<T: Entry> Default for Shard<T> {
-    fn default() -> Self {
-        Self {
-            version: 0,
-            documents: BTreeMap::new(),
-            deleted: BTreeMap::new(),
-            forgotten: 0,
-            bytes: 0,
-            unique: HashMap::new(),
-        }
-    }
-}
-
-impl<T: Entry> Shard<T> {
-    /// The revision of the last change. 0: there never was one.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// The number of documents.
-    pub fn len(&self) -> usize {
-        self.documents.len()
-    }
-
-    /// Whether there are no documents.
-    pub fn is_empty(&self) -> bool {
-        self.documents.is_empty()
-    }
-
-    /// The shard after a change at `version`: the document `name` is replaced by `new`, or deleted.
-    #[must_use]
-    fn changed(&self, name: &T::Name, new: Option<T>, version: u64) -> Self {
-        let mut shard = Self { version, ..self.clone() };
-        let before = shard.documents.remove(name);
-        let mut given_up = Vec::new();
-        if let Some(before) = &before {
-            shard.bytes -= before.bytes;
-            given_up = before.entry.unique_keys();
-            given_up.retain(|key| shard.unique.get(key) == Some(name));
-            for key in &given_up {
-                shard.unique.remove(key);
-            }
-        }
-        match new {
-            Some(entry) => {
-                shard.deleted.remove(name);
-                shard.insert(before.map_or(version, |before| before.created), version, entry);
-            }
-            None => {
-                shard.deleted.insert(name.clone(), version);
-                shard.forget_deletions();
-            }
-        }
-        given_up.retain(|key| !shard.unique.contains_key(key));
-        if !given_up.is_empty() {
-            shard.find_holders(&given_up);
-        }
-        shard
-    }
-
-    /// Finds the other holders of keys: two origins may have defined documents with the same one at the same time.
-    fn find_holders(&mut self, keys: &[UniqueKey]) {
-        for (name, document) in &self.documents {
-            for key in document.entry.unique_keys().into_iter().filter(|key| keys.contains(key)) {
-                self.unique.entry(key).or_insert_with(|| name.clone());
-            }
-        }
-    }
-
-    fn insert(&mut self, created: u64, changed: u64, entry: T) -> Option<T::Name> {
-        let (name, bytes) = (entry.name().clone(), serde_json::to_vec(&entry).map_or(0, |json| json.len()));
-        self.bytes += bytes;
-        for key in entry.unique_keys() {
-            self.unique.entry(key).or_insert_with(|| name.clone());
-        }
-        let twice = self.documents.insert(name.clone(), Document { created, changed, bytes, entry: entry.into() });
-        twice.map(|_| name)
-    }
-
-    fn forget_deletions(&mut self) {
-        while self.deleted.len() > MAX_DELETIONS {
-            let oldest = self.deleted.iter().min_by_key(|(_, revision)| **revision);
-            let Some((name, revision)) = oldest.map(|(name, revision)| (name.clone(), *revision)) else { return };
-            self.deleted.remove(&name);
-            self.forgotten = self.forgotten.max(revision);
-        }
-    }
-
-    /// Parses the JSON of the shard `index`. Unknown fields are ignored.
-    ///
-    /// # Errors
-    /// It is malformed, or has a document of another shard.
-    pub fn parse(index: usize, json: &[u8]) -> Result<Self, AccessListError>
-    where
-        T: DeserializeOwned,
-    {
-        let malformed = |error: String| AccessListError::Malformed(error);
-        let read: ShardDocument<T, T::Name> =
-            crate::json::from_slice(json).map_err(|error| malformed(error.to_string()))?;
-        let mut shard =
-            Self { version: read.version, forgotten: read.forgotten, deleted: read.deleted, ..Self::default() };
-        for Stamped { created, changed, entry } in read.documents {
-            if shard_of(&entry.name().to_string()) != index {
-                return Err(malformed(format!("`{}` is not in shard {index} of the {}", entry.name(), T::KIND)));
-            }
-            if let Some(name) = shard.insert(created, changed, entry) {
-                return Err(AccessListError::TwoEntries { kind: T::KIND, name: name.to_string() });
-            }
-        }
-        shard.forget_deletions();
-        Ok(shard)
-    }
-
-    /// Encodes the JSON document.
-    pub fn json(&self) -> Vec<u8> {
-        let documents = self.documents.values().map(|document| Stamped {
-            created: document.created,
-            changed: document.changed,
-            entry: &*document.entry,
-        });
-        let document = ShardDocument {
-            version: self.version,
-            forgotten: self.forgotten,
-            documents: documents.collect(),
-            deleted: self.deleted.iter().map(|(name, revision)| (name, *revision)).collect(),
-        };
-        serde_json::to_vec(&document).expect("plain data")
-    }
-}
+use super::AccessListError;
+use super::entry::{Entry, by_name};
+use super::shard::{SHARDS, Shard, shard_of};
 
 /// The documents of a kind, and the entries of a configuration file. Clones share their shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Table<T: Entry> {
     shards: Vec<Arc<Shard<T>>>,
     file: Arc<BTreeMap<T::Name, T>>,
 }
+
+impl<T: Entry> PartialEq for Table<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (Arc::ptr_eq(&self.file, &other.file) || self.file == other.file)
+            && self.shards.iter().zip(&other.shards).all(|(one, other)| Arc::ptr_eq(one, other) || one == other)
+    }
+}
+
+impl<T: Entry> Eq for Table<T> {}
 
 impl<T: Entry> Default for Table<T> {
     fn default() -> Self {
@@ -221,15 +40,46 @@ impl<T: Entry> Table<T> {
         documents: impl IntoIterator<Item = T>,
         file: impl IntoIterator<Item = T>,
     ) -> Result<Self, AccessListError> {
-        let empty = || Shard { version: revision, forgotten: revision, ..Shard::default() };
-        let mut shards: Vec<_> = (0..SHARDS).map(|_| empty()).collect();
+        let mut shards = vec![Shard { version: revision, ..Shard::default() }; SHARDS];
         for entry in documents {
-            if let Some(name) = shards[shard_of(&entry.name().to_string())].insert(revision, revision, entry) {
+            if let Some(name) = shards[shard_of(&entry.name().to_string())].insert(revision, entry) {
                 return Err(AccessListError::TwoEntries { kind: T::KIND, name: name.to_string() });
             }
         }
         let file = by_name(file, usize::MAX)?.into();
         Ok(Self { shards: shards.into_iter().map(Arc::new).collect(), file })
+    }
+
+    /// The documents of several tables, with the entries of a file, and what two of them define otherwise. Of two documents
+    /// with one name that of the first table counts.
+    pub(super) fn joined(tables: &[&Self], file: BTreeMap<T::Name, T>, conflicts: &mut Vec<String>) -> Self {
+        let at = |index: usize| tables.iter().map(|table| &table.shards[index]).collect::<Vec<_>>();
+        let shards = (0..SHARDS).map(|index| Shard::joined(&at(index), conflicts)).collect();
+        Self { shards, file: file.into() }
+    }
+
+    /// Takes each shard of an earlier table that has the same documents, so that what was made of it stays.
+    pub(super) fn share(&mut self, earlier: &Self) {
+        for (shard, earlier) in self.shards.iter_mut().zip(&earlier.shards) {
+            if shard == earlier {
+                shard.clone_from(earlier);
+            }
+        }
+    }
+
+    /// The entries of each that the other does not have.
+    pub fn differing<'t>(&'t self, other: &'t Self) -> impl Iterator<Item = &'t T> {
+        // A document may come forth from under an entry of the file.
+        let same_file = Arc::ptr_eq(&self.file, &other.file) || self.file == other.file;
+        let of = move |one: &'t Self, other: &'t Self| {
+            let shards = one.shards.iter().zip(&other.shards);
+            let shards = shards.filter(move |(one, other)| !(same_file && Arc::ptr_eq(one, other)));
+            let documents = shards.flat_map(|(shard, _)| shard.created().map(|(_, entry)| entry));
+            let documents = documents.filter(|entry| !one.is_of_file(entry.name()));
+            let entries = one.file.values().filter(move |_| !same_file).chain(documents);
+            entries.filter(|entry| other.get(entry.name()).is_none_or(|known| known != *entry))
+        };
+        of(self, other).chain(of(other, self))
     }
 
     /// The highest version of a shard. It grows with each change. 0: there never were documents.
@@ -270,9 +120,9 @@ impl<T: Entry> Table<T> {
         is_other
     }
 
-    /// Replaces the entries of the file.
-    pub fn set_file(&mut self, entries: &Entries<T>) {
-        self.file = Arc::new(entries.file().map(|entry| (entry.name().clone(), entry.clone())).collect());
+    /// Takes the entries of the file of another table.
+    pub fn set_file(&mut self, other: &Self) {
+        self.file = other.file.clone();
     }
 
     /// The number of documents.
@@ -313,9 +163,15 @@ impl<T: Entry> Table<T> {
         sorted.into_iter().map(|(_, document)| &*document.entry)
     }
 
-    /// The entries that apply: those of the file, and the documents of other names.
+    /// The entries that apply: those of the file, and the documents of other names. Both are sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.file.values().chain(self.documents().filter(|entry| !self.is_of_file(entry.name())))
+    }
+
+    /// The same in any order, without the work of sorting them.
+    pub fn unsorted(&self) -> impl Iterator<Item = &T> {
+        let documents = self.shards.iter().flat_map(|shard| shard.created());
+        self.file.values().chain(documents.map(|(_, entry)| entry).filter(|entry| !self.is_of_file(entry.name())))
     }
 
     /// The entry of a name that applies.
@@ -330,20 +186,13 @@ impl<T: Entry> Table<T> {
         let other = holders.into_iter().find(|name| *name != entry.name())?;
         self.document(other)
     }
-
-    /// The whole list, for readers that know no shards.
-    ///
-    /// # Errors
-    /// There are more entries than such a list may have.
-    pub fn list(&self) -> Result<Entries<T>, AccessListError> {
-        Entries::new(self.revision(), self.documents().cloned(), self.file().cloned())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::assignment::Agent;
+    use crate::digest::ObjectDigest;
     use crate::issuer::Issuer;
     use proptest::prelude::*;
 
@@ -368,12 +217,22 @@ mod tests {
 
     #[test]
     fn a_shard_has_exactly_these_bytes() {
-        let json = r#"{"version":9,"forgotten":2,"documents":[{"created":3,"changed":9,"entry":{"name":"a1","labels":{"ring":"7"}}}],"deleted":{"a2":8}}"#;
+        let documents = r#"[{"created":3,"entry":{"name":"a1","labels":{"ring":"7"}}}]"#;
+        let json = format!(r#"{{"version":9,"documents":{documents}}}"#);
         let index = shard_of("a1");
         let shard = Shard::<Agent>::parse(index, json.as_bytes()).unwrap();
         assert_eq!(String::from_utf8(shard.json()).unwrap(), json);
         let extended = json.replacen('{', r#"{"later":1,"#, 1).replacen(r#"{"created""#, r#"{"by":"x","created""#, 1);
-        assert_eq!(Shard::parse(index, extended.as_bytes()), Ok(shard));
+        assert_eq!(Shard::parse(index, extended.as_bytes()), Ok(shard.clone()));
+        assert_eq!(
+            (shard.documents_json(), shard.digest()),
+            (documents.into(), ObjectDigest::of(documents.as_bytes()))
+        );
+        // What a later version has written stays known by its digest, and is passed on under that of what was read.
+        let later = documents.replacen('{', r#"{"later":1,"#, 1);
+        let read = Shard::<Agent>::parse_documents(index, later.as_bytes()).unwrap();
+        assert!([&*later, documents].iter().all(|json| read.is(&ObjectDigest::of(json.as_bytes()))));
+        assert_eq!((read.digest(), read.version), (shard.digest(), 0));
         let elsewhere = Shard::<Agent>::parse((index + 1) % SHARDS, json.as_bytes()).unwrap_err();
         assert!(elsewhere.to_string().contains("`a1` is not in shard"), "{elsewhere}");
         for whole in [r#"{"revision":1,"documents":[]}"#, "{}", ""] {
@@ -390,15 +249,6 @@ mod tests {
         assert_eq!((again.version(), &again.documents), (11, &table.shards[one].documents));
         table.set_shard(one, again);
         assert!(table.above_others(one).is_none() && table.above_others(two).unwrap().version() == 12);
-    }
-
-    #[test]
-    fn deletions_are_remembered_up_to_a_bound() {
-        let mut shard = Shard::<Agent>::default();
-        for revision in 1..=MAX_DELETIONS + 2 {
-            shard = shard.changed(&agent(revision, 0).name, None, revision as u64);
-        }
-        assert_eq!((shard.deleted.len(), shard.forgotten), (MAX_DELETIONS, 2));
     }
 
     #[test]
@@ -460,7 +310,6 @@ mod tests {
             for (index, shard) in table.shards().iter().enumerate() {
                 prop_assert_eq!(&Shard::parse(index, &shard.json()).unwrap(), &**shard);
             }
-            prop_assert!(table.list().unwrap().documents().eq(expected.values()));
         }
     }
 }

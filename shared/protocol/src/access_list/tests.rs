@@ -217,13 +217,83 @@ fn each_kind_is_bounded() {
         let error = Entries::new(1, agents(documents), agents(file)).unwrap_err();
         assert_eq!(error.to_string(), "more than 10000 agents");
     }
-    let join = |one: &[Agent], other: &[Agent]| {
-        let both = [fleet(Some("x"), 1, one, one), fleet(Some("y"), 1, other, other)];
+    let join = |documents: [&[Agent]; 2], files: [&[Agent]; 2]| {
+        let both = [fleet(Some("x"), 1, documents[0], files[0]), fleet(Some("y"), 1, documents[1], files[1])];
         AccessList::join([].iter(), Fleet::join(both.iter(), [].iter()).0)
     };
-    let full: Vec<_> = agents(Agent::LIMIT).collect();
-    assert!(join(&full, &full).is_ok());
-    assert!(join(&full, &[agent("other", "")]).is_err());
+    let (full, other): (Vec<_>, _) = (agents(Agent::LIMIT).collect(), [agent("other", "")]);
+    assert_eq!(join([&full; 2], [&full; 2]).unwrap().whole_json().1, [""; 0]);
+    assert!(join([&full; 2], [&full, &other]).is_err());
+    let (json, left_out) = join([&full, &other], [&full; 2]).unwrap().whole_json();
+    let list = AccessList::parse(json.get().as_bytes()).unwrap();
+    let agents = &list.fleet().agents;
+    assert_eq!((&*left_out, agents.documents().len(), agents.revision()), (&["agents"][..], 0, 0));
+    assert_eq!(agents.file().len(), full.len());
+}
+
+/// A list of three agents, two of them in one shard, and an issuer.
+fn in_shards() -> AccessList {
+    let mut names = (0..).map(|number| format!("n{number}")).filter(|name| shard_of(name) == shard_of("a"));
+    let agents = [agent("a", "1"), agent(&names.next().unwrap(), "1"), agent("b", "1")];
+    let issuer: Issuer = serde_json::from_value(serde_json::json!({ "name": "i", "issuer": "https://i",
+        "audience": "weir", "subjects": ["s"], "jwks": { "keys": [{ "kid": "k" }] }, "agent": "a", "services": ["*"] }))
+    .unwrap();
+    let agents = Entries::of(&Table::new(7, agents, [agent("of-file", "1")]).unwrap());
+    let issuers = Entries::of(&Table::new(9, [issuer], []).unwrap());
+    let mut list = AccessList::default();
+    list.deny_agent("denied".parse().unwrap()).unwrap();
+    list.set_fleet(Fleet { agents, issuers, ..Fleet::default() }.of_cluster(&"x".parse().unwrap()));
+    list
+}
+
+/// What a reader has that gets all shards.
+fn read(sent: &AccessList, known: &AccessList) -> (AccessList, usize) {
+    let mut list = AccessList::parse(sent.sharded_json().get().as_bytes()).unwrap();
+    list.fill_from(known);
+    let lacking = list.lacking();
+    for digest in &lacking {
+        list.add_shard(digest, &sent.fleet().shard_json(digest).unwrap()).unwrap();
+    }
+    assert!(list.lacking().is_empty());
+    (list, lacking.len())
+}
+
+#[test]
+fn a_reader_of_shards_gets_those_that_it_lacks() {
+    let sent = in_shards();
+    let (list, fetched) = read(&sent, &AccessList::default());
+    assert_eq!((list.json().get(), fetched), (sent.json().get(), 3));
+    assert_eq!(list.fleet().agents.revision(), 7);
+    let created: Vec<u64> =
+        list.fleet().agents.table().shards().iter().flat_map(|shard| shard.created()).map(|it| it.0).collect();
+    assert_eq!(created, [7, 7, 7]);
+
+    let mut changed = sent.fleet().agents.table().clone();
+    let (index, shard) = changed.changed(&"b".parse().unwrap(), Some(agent("b", "2")), 10);
+    changed.set_shard(index, shard);
+    let mut later = sent.clone();
+    later.set_fleet(Fleet { agents: Entries::of(&changed), ..sent.fleet().clone() });
+    let (now, fetched) = read(&later, &list);
+    assert_eq!((now.json().get(), fetched), (later.json().get(), 1));
+    assert_eq!(now.fleet().agents.table().differing(list.fleet().agents.table()).count(), 2, "as it is and as it was");
+    assert_eq!(read(&later, &now).1, 0);
+    // A whole list says nothing of creations.
+    let whole = AccessList::parse(sent.json().get().as_bytes()).unwrap();
+    assert!(whole.fleet().agents.table().shards().iter().flat_map(|shard| shard.created()).all(|it| it.0 == 0));
+}
+
+#[test]
+fn shards_with_other_bytes_or_of_another_number_are_refused() {
+    let sent = in_shards();
+    let mut list = AccessList::parse(sent.sharded_json().get().as_bytes()).unwrap();
+    let digest = *list.lacking().first().unwrap();
+    let error = list.add_shard(&digest, b"[]").unwrap_err();
+    assert_eq!(error, AccessListError::Corrupt(digest));
+    assert!(list.lacking().contains(&digest));
+    for digests in [vec![ObjectDigest::of(b"[]"); SHARDS - 1], vec![ObjectDigest::of(b"[]"); SHARDS + 1]] {
+        let json = serde_json::json!({ "agents": { "revision": 1, "shards": digests } }).to_string();
+        assert!(matches!(AccessList::parse(json.as_bytes()), Err(AccessListError::Malformed(_))));
+    }
 }
 
 proptest! {
@@ -251,5 +321,53 @@ proptest! {
         let mut expected = AccessList::default();
         expected.deny_token(id.parse().unwrap(), exp).unwrap();
         prop_assert_eq!(list, expected);
+    }
+}
+
+#[test]
+fn among_thousands_of_clusters_a_change_costs_digests_and_a_shard() {
+    // The size of a key of RSA with 2,048 bits.
+    let keys = |n: usize| {
+        ["a", "b"].map(|kid| serde_json::json!({ "use": "sig", "kty": "RSA", "kid": format!("{kid}{n}"), "alg": "RS256", "n": "n".repeat(342), "e": "AQAB" }))
+    };
+    let issuer = |n: usize| -> Issuer {
+        serde_json::from_value(
+            serde_json::json!({ "name": format!("cluster-{n}"), "issuer": format!("https://kubernetes-{n}.example"),
+            "audience": "weir", "subjects": ["system:serviceaccount:weir:agent"], "jwks": { "keys": keys(n) },
+            "agent": format!("cluster-{n}"), "services": ["shop-*"] }),
+        )
+        .unwrap()
+    };
+    let agents = Table::new(7, (0..20_000).map(|n| agent(&format!("cluster-{n}"), "1")), []).unwrap();
+    let issuers = Table::new(7, (0..10_000).map(issuer), []).unwrap();
+    let list = |agents: &Table<Agent>, issuers: &Table<Issuer>| {
+        let fleet = Fleet { agents: Entries::of(agents), issuers: Entries::of(issuers), ..Fleet::default() };
+        let mut list = AccessList::default();
+        list.set_fleet(fleet.of_cluster(&"x".parse().unwrap()));
+        list
+    };
+    let bytes = |sent: &AccessList, known: &AccessList| {
+        let json = sent.sharded_json();
+        let mut list = AccessList::parse(json.get().as_bytes()).unwrap();
+        list.fill_from(known);
+        let shards: Vec<_> =
+            list.lacking().iter().map(|digest| sent.fleet().shard_json(digest).unwrap().len()).collect();
+        (json.get().len(), shards.len(), shards.iter().sum::<usize>())
+    };
+    let before = list(&agents, &issuers);
+    let (digests, count, all) = bytes(&before, &AccessList::default());
+    println!("all: {digests} bytes of digests, {count} shards, {all} bytes");
+    let (mut one_agent, mut one_issuer) = (agents.clone(), issuers.clone());
+    let (index, shard) = one_agent.changed(&"cluster-5".parse().unwrap(), Some(agent("cluster-5", "2")), 8);
+    one_agent.set_shard(index, shard);
+    let changed = Issuer { services: vec!["blog".parse().unwrap()], ..issuer(5) };
+    let (index, shard) = one_issuer.changed(&changed.name.clone(), Some(changed), 8);
+    one_issuer.set_shard(index, shard);
+    for (what, after, most) in
+        [("agent", list(&one_agent, &issuers), 40_000), ("issuer", list(&agents, &one_issuer), 250_000)]
+    {
+        let (digests, count, shard) = bytes(&after, &before);
+        println!("one {what}: {digests} bytes of digests, {count} shard of {shard} bytes");
+        assert!(digests < 15_000 && count == 1 && shard < most && all > 50 * shard);
     }
 }

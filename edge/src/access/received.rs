@@ -1,0 +1,80 @@
+//! What origins send: their lists, and the shards that these name.
+
+use std::collections::BTreeSet;
+
+use weir_protocol::access_list::{AccessList, AccessListError};
+use weir_protocol::digest::ObjectDigest;
+
+use super::lists::Lists;
+use super::{Access, Inner};
+
+impl Access {
+    /// Replaces the access list of an origin, and returns the shards that it lacks. Its keys and denials apply at once, and all
+    /// of it when [`add_shard`](Self::add_shard) has got them. It is persisted soon after. A malformed list changes nothing.
+    pub(crate) fn set_origin_list(&self, name: &str, json: &[u8]) -> BTreeSet<ObjectDigest> {
+        let inner = &*self.inner;
+        let list = match AccessList::parse(json) {
+            Ok(list) => list,
+            Err(error) => {
+                inner.metrics.lists_refused.inc();
+                tracing::error!(origin = name, %error, "the access list of an origin is malformed; the previous one applies");
+                return BTreeSet::new();
+            }
+        };
+        inner.change(|lists| {
+            let (applies, lacking) = lists.sent(name, list);
+            if let Some(list) = applies {
+                inner.apply(lists, name, list);
+            }
+            inner.note_incomplete(lists);
+            lacking
+        })
+    }
+
+    /// Adds a shard to the last list of an origin. The list applies once it is complete.
+    ///
+    /// # Errors
+    /// The bytes are others than the digest says, or too many.
+    pub(crate) fn add_shard(&self, name: &str, digest: &ObjectDigest, json: &[u8]) -> Result<(), AccessListError> {
+        let inner = &*self.inner;
+        let complete = inner.lists().add_shard(name, (digest, json), inner.fleet_bytes)?;
+        if let Some(mut list) = complete {
+            inner.change(|lists| {
+                if let Some(earlier) = lists.origin_lists.get(name) {
+                    list.keep_newer(earlier);
+                }
+                inner.apply(lists, name, list);
+                inner.note_incomplete(lists);
+            });
+        }
+        Ok(())
+    }
+
+    /// The documents of a shard of the lists of all origins together.
+    pub(crate) fn shard_json(&self, digest: &ObjectDigest) -> Option<Vec<u8>> {
+        let joined = self.inner.persisted.borrow().joined.clone();
+        joined.shard_json(digest)
+    }
+
+    /// An origin has left its cluster: its denials stay, and its keys are not used any longer.
+    pub(crate) fn origin_left(&self, name: &str) {
+        self.inner.change(|lists| {
+            lists.depart(name);
+            self.inner.persist(lists);
+            self.inner.note_incomplete(lists);
+        });
+    }
+}
+
+impl Inner {
+    fn apply(&self, lists: &mut Lists, name: &str, list: AccessList) {
+        if lists.origin_lists.insert(name, list) {
+            tracing::info!(origin = name, "an origin changed its access list");
+            self.persist(lists);
+        }
+    }
+
+    fn note_incomplete(&self, lists: &Lists) {
+        self.metrics.lists_incomplete.set(i64::try_from(lists.incomplete()).unwrap_or(i64::MAX));
+    }
+}

@@ -1,0 +1,41 @@
+//! Fetches the shards that the access list of an origin names and the edge lacks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use weir_cache::OriginError;
+use weir_protocol::digest::ObjectDigest;
+
+use crate::access::Access;
+use crate::origin_client::Origin;
+
+/// Requests at a time.
+const CONCURRENT: usize = 8;
+
+/// The pause before what has failed is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Fetches all of them. What the origin does not have any longer the next list does not name.
+pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTreeSet<ObjectDigest>) {
+    loop {
+        let fetched = stream::iter(lacking).map(async |digest| (digest, one(&origin, &access, digest).await));
+        let outcomes: Vec<_> = fetched.buffer_unordered(CONCURRENT).collect().await;
+        if let Some((_, Err(error))) = outcomes.iter().find(|(_, outcome)| outcome.is_err()) {
+            let origin = origin.name();
+            tracing::warn!(origin, %error, "agents, assignments or issuers cannot be fetched; the previous ones apply");
+        }
+        lacking = outcomes.into_iter().filter(|(_, outcome)| outcome.is_err()).map(|(digest, _)| digest).collect();
+        if lacking.is_empty() {
+            return;
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn one(origin: &Origin, access: &Access, digest: ObjectDigest) -> Result<(), OriginError> {
+    let json = origin.access_shard(&digest).await?;
+    access.add_shard(origin.name(), &digest, &json).map_err(|error| origin.bad_response(&error.to_string()))
+}
