@@ -50,13 +50,14 @@ pub struct LimitsConfig {
     pub max_repositories: usize,
     /// Most services, of this file and of operators together. Operators get 429 beyond it.
     pub max_services: usize,
-    /// Most agents that operators define. Operators get 429 beyond it. Edges get at most 10,000.
+    /// Most agents that operators define. Operators get 429 beyond it. Edges of before 0.2 get at most 10,000.
     pub max_agents: usize,
-    /// Most assignments that operators define. Operators get 429 beyond it. Edges get at most 1,000.
+    /// Most assignments that operators define. Operators get 429 beyond it. Edges of before 0.2 get at most 1,000.
     pub max_assignments: usize,
-    /// Most issuers that operators define. Operators get 429 beyond it. Edges get at most 2,000.
+    /// Most issuers that operators define. Operators get 429 beyond it. Edges of before 0.2 get at most 2,000.
     pub max_issuers: usize,
-    /// Memory of these documents, as JSON. Operators get 429 beyond it. Edges get at most 10 MiB, with the entries of the file.
+    /// Memory of these documents, as JSON. Operators get 429 beyond it. Edges of before 0.2 get at most 10 MiB, with the entries of
+    /// the file.
     #[serde(with = "config::size")]
     pub fleet_bytes: ByteSize,
     /// Dry runs at a time. Further ones get 503 with `Retry-After`.
@@ -94,10 +95,10 @@ impl Default for LimitsConfig {
             max_entries: tarball.max_entries,
             max_repositories: 10_000,
             max_services: 100_000,
-            max_agents: 10_000,
-            max_assignments: 1_000,
-            max_issuers: 2_000,
-            fleet_bytes: ByteSize::mib(8),
+            max_agents: 100_000,
+            max_assignments: 10_000,
+            max_issuers: 20_000,
+            fleet_bytes: ByteSize::mib(256),
             concurrent_dry_runs: 2,
             observed_agents: observed.agents,
             observed_rows: observed.rows,
