@@ -20,6 +20,11 @@ pub(crate) struct IssuerEntry {
 }
 
 impl IssuerEntry {
+    /// Whether it was there before another entry, as their origins say.
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        self.created != 0 && self.created < other.created
+    }
+
     /// Whether its keys were read: a set has at least one.
     pub(super) fn is_read(&self) -> bool {
         self.keys.keys().next().is_some()

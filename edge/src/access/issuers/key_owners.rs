@@ -18,7 +18,8 @@ pub(crate) struct KeyOwners(BTreeMap<String, String>);
 
 impl KeyOwners {
     /// Gives the new keys of these entries to the first that has them, and forgets owners that have given up a key. One whose
-    /// keys were not read yet has not.
+    /// keys were not read yet has not. Of two entries whose origins say when they were made the older has a key, so all edges
+    /// agree.
     pub(crate) fn update(&mut self, entries: &[IssuerEntry]) {
         let by_source: HashMap<&str, &IssuerEntry> = entries.iter().map(|entry| (&*entry.source, entry)).collect();
         let has = |entry: &IssuerEntry| entry.keys.keys().map(|(kid, key)| name(entry, kid, key)).collect::<Vec<_>>();
@@ -30,7 +31,10 @@ impl KeyOwners {
         });
         for entry in entries {
             for key in has(entry) {
-                self.0.entry(key).or_insert_with(|| entry.source.clone());
+                let owner = self.0.entry(key).or_insert_with(|| entry.source.clone());
+                if by_source.get(owner.as_str()).is_some_and(|owner| entry.is_older_than(owner)) {
+                    owner.clone_from(&entry.source);
+                }
             }
         }
     }

@@ -91,6 +91,30 @@ fn who_had_a_key_first_keeps_it_whoever_copies_it_and_over_restarts() {
 }
 
 #[test]
+fn of_two_entries_with_a_creation_the_older_has_a_key_whatever_an_edge_saw_first() {
+    let of = |agent, created, keys: &IssuerEntry| IssuerEntry {
+        created,
+        keys: keys.keys.clone(),
+        ..entry("https://k8s", agent, &["b"])
+    };
+    let key = entry("https://k8s", "any", &["a"]);
+    let (old, young, unknown) = (of("old", 3, &key), of("young", 7, &key), of("unknown", 0, &key));
+    for (seen, now, expected) in [
+        (vec![young.clone()], vec![old.clone(), young.clone()], "old"),
+        (vec![old.clone()], vec![young.clone(), old.clone()], "old"),
+        (vec![], vec![young.clone(), old.clone()], "old"),
+        (vec![young.clone()], vec![unknown.clone(), young], "young"),
+        (vec![unknown.clone()], vec![unknown, old], "unknown"),
+    ] {
+        let mut owners = KeyOwners::default();
+        owners.update(&seen);
+        owners.update(&now);
+        let (table, conflicts) = IssuerTable::of(now, &owners);
+        assert_eq!((found(&table, "https://k8s", "a"), conflicts.len()), (Some(expected), 1));
+    }
+}
+
+#[test]
 fn a_failure_is_reported_once() {
     let failures = KeyFailures::default();
     assert!(!failures.note(1, None));
