@@ -98,11 +98,11 @@ impl Lists {
         limit: usize,
     ) -> Result<Option<AccessList>, AccessListError> {
         let Some(list) = self.incomplete.get_mut(origin) else { return Ok(None) };
-        list.add_shard(digest, json)?;
-        if list.fleet().bytes() > limit {
+        if list.fleet().bytes() + json.len() > limit {
             let what = "bytes of agents, assignments and issuers (`[auth] fleet_bytes`)";
             return Err(AccessListError::TooMany { what, limit });
         }
+        list.add_shard(digest, json)?;
         let is_complete = list.lacking().is_empty();
         Ok(if is_complete { self.incomplete.remove(origin) } else { None })
     }

@@ -35,7 +35,7 @@ metric_families! {
         /// Agents, assignments and issuers that operators of two clusters of origins define differently. The definitions from
         /// the cluster with the lower id apply.
         pub(super) fleet_conflicts: IntGauge = "weir_edge_access_fleet_conflicts";
-        /// Lists of keys and denials from origins that could not be read. The previous lists stay in force.
+        /// Lists from origins, and shards of them, that could not be read or are too many. The previous lists stay in force.
         pub(super) lists_refused: IntCounter = "weir_edge_access_lists_refused_total";
         /// Origins with a list of which shards were not fetched yet. Its keys and denials apply, with the agents, assignments and
         /// issuers of the list before. Alert above 0 for minutes.

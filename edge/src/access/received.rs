@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_protocol::access_list::{AccessList, AccessListError};
+use weir_protocol::access_list::AccessList;
 use weir_protocol::digest::ObjectDigest;
 
 use super::lists::Lists;
@@ -31,13 +31,19 @@ impl Access {
         })
     }
 
-    /// Adds a shard to the last list of an origin. The list applies once it is complete.
-    ///
-    /// # Errors
-    /// The bytes are others than the digest says, or too many.
-    pub(crate) fn add_shard(&self, name: &str, digest: &ObjectDigest, json: &[u8]) -> Result<(), AccessListError> {
+    /// Adds a shard to the last list of an origin, which applies once it is complete. Returns whether the shard can be used;
+    /// if not, the list before applies until the origin sends another one.
+    pub(crate) fn add_shard(&self, name: &str, digest: &ObjectDigest, json: &[u8]) -> bool {
         let inner = &*self.inner;
-        let complete = inner.lists().add_shard(name, (digest, json), inner.fleet_bytes)?;
+        let added = inner.lists().add_shard(name, (digest, json), inner.fleet_bytes);
+        let complete = match added {
+            Ok(complete) => complete,
+            Err(error) => {
+                inner.metrics.lists_refused.inc();
+                tracing::error!(origin = name, %error, "the access list of an origin cannot be used; the previous one applies");
+                return false;
+            }
+        };
         if let Some(mut list) = complete {
             inner.change(|lists| {
                 if let Some(earlier) = lists.origin_lists.get(name) {
@@ -47,7 +53,7 @@ impl Access {
                 inner.note_incomplete(lists);
             });
         }
-        Ok(())
+        true
     }
 
     /// The documents of a shard of the lists of all origins together.

@@ -18,7 +18,7 @@ const CONCURRENT: usize = 8;
 /// The pause before what has failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Fetches all of them. What the origin does not have any longer the next list does not name.
+/// Fetches all of them, unless one cannot be used. What the origin does not have any longer the next list does not name.
 pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTreeSet<ObjectDigest>) {
     loop {
         let fetched = stream::iter(lacking).map(async |digest| (digest, one(&origin, &access, digest).await));
@@ -26,6 +26,9 @@ pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTre
         if let Some((_, Err(error))) = outcomes.iter().find(|(_, outcome)| outcome.is_err()) {
             let origin = origin.name();
             tracing::warn!(origin, %error, "agents, assignments or issuers cannot be fetched; the previous ones apply");
+        }
+        if outcomes.iter().any(|(_, outcome)| matches!(outcome, Ok(false))) {
+            return;
         }
         lacking = outcomes.into_iter().filter(|(_, outcome)| outcome.is_err()).map(|(digest, _)| digest).collect();
         if lacking.is_empty() {
@@ -35,7 +38,8 @@ pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTre
     }
 }
 
-async fn one(origin: &Origin, access: &Access, digest: ObjectDigest) -> Result<(), OriginError> {
+/// Returns whether the shard can be used.
+async fn one(origin: &Origin, access: &Access, digest: ObjectDigest) -> Result<bool, OriginError> {
     let json = origin.access_shard(&digest).await?;
-    access.add_shard(origin.name(), &digest, &json).map_err(|error| origin.bad_response(&error.to_string()))
+    Ok(access.add_shard(origin.name(), &digest, &json))
 }

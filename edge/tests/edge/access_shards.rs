@@ -138,6 +138,8 @@ async fn a_list_with_more_than_the_edge_may_keep_is_not_used() {
     site.in_step().await;
     site.origin.send_shards(&list(&issuers(100, &ClusterKey::new("key-1"))), true);
     site.until("it has tried", async || site.origin.requests("access").len() == digests_of(100)).await;
+    let refused = async || site.metric("weir_edge_access_lists_refused_total", &[]) >= 1.0;
+    site.until("it is refused", refused).await;
     assert_eq!((site.in_use("issuers"), site.metric("weir_edge_access_lists_incomplete", &[])), (0.0, 1.0));
 }
 
