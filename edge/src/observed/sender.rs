@@ -127,6 +127,7 @@ impl Sender {
             let message = EdgeObserved {
                 edge: edge.clone(),
                 name: self.context.name.clone(),
+                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
                 instance: self.context.instance.clone(),
                 seq: self.delivery.seq,
                 full: part.full,

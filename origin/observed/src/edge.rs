@@ -40,6 +40,8 @@ pub enum Rejected {
 #[derive(Debug)]
 pub(crate) struct Edge {
     pub(crate) heard: Instant,
+    /// The version of its program.
+    pub(crate) version: Option<String>,
     /// Its instance and the last accepted `seq`. `None`: everything has to come again.
     last: Option<(Instance, u64)>,
     /// Its instance, when it was first heard, and its first epoch.
@@ -63,6 +65,7 @@ impl Edge {
     pub(crate) fn new(heard: Instant) -> Self {
         Self {
             heard,
+            version: None,
             last: None,
             run: None,
             epoch: 0,
@@ -140,6 +143,7 @@ impl Edge {
     pub(crate) fn accept(&mut self, message: &EdgeObserved) {
         self.last = Some((message.instance.clone(), message.seq));
         self.draining = message.draining;
+        self.version.clone_from(&message.version);
         if message.more || self.left_out.is_some() {
             self.incomplete_since.get_or_insert(self.heard);
         } else {
@@ -157,7 +161,7 @@ impl Edge {
         self.incomplete_since.or(twice).or_else(|| is_missing().then_some(self.heard))
     }
 
-    fn is_silent(&self, now: Instant) -> bool {
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.heard) >= EDGE_SILENT_AFTER
     }
 

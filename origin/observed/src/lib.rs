@@ -6,6 +6,7 @@ mod bounds;
 mod compact;
 mod delivered;
 mod edge;
+mod edges;
 mod filter;
 mod gauges;
 mod names;
@@ -22,6 +23,7 @@ pub use self::bounds::{AGENT_SILENT_AFTER, Bounds, MAX_EDGES, MAX_REFUSED_NAMES}
 pub use self::compact::Release;
 pub use self::delivered::{Delivered, Stage};
 pub use self::edge::{EDGE_FORGOTTEN_AFTER, EDGE_SILENT_AFTER, Rejected};
+pub use self::edges::{EdgeState, EdgeView};
 pub use self::filter::{AgentFilter, Lacks, LacksBy, ProblemFilter, RowFilter, Verdict};
 pub use self::gauges::{Gauges, MAX_PROBLEM_SERVICES};
 pub use self::names::{LastSeen, Names};

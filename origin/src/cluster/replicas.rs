@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_ownership::Claim;
 use weir_protocol::name::RepositoryName;
 use weir_publish::{PublishError, Publisher};
 use weir_store::Version;
@@ -38,7 +39,7 @@ impl Replicas {
     /// owner that is known counts. `None`: the repository has no record.
     pub(crate) async fn owner(&self, repository: &RepositoryName) -> Result<Option<Owner>, Unreadable> {
         let known = || {
-            let claim = self.publisher.repositories.claim(repository);
+            let claim = self.claim(repository);
             let owner = owner(&self.cluster.view(), repository, claim.as_ref());
             (claim.is_some() || owner == Owner::Me).then_some(owner)
         };
@@ -52,6 +53,11 @@ impl Replicas {
             },
         }
         Ok(known())
+    }
+
+    /// The claim in the record that this origin knows.
+    pub(crate) fn claim(&self, repository: &RepositoryName) -> Option<Claim> {
+        self.publisher.repositories.claim(repository)
     }
 
     /// The version of the record that this origin knows.

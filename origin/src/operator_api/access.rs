@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use serde_json::json;
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_runtime::identity::Role;
 use weir_runtime::operator_token::{NotAdmitted, OperatorToken};
-use weir_runtime::serve::Peer;
+use weir_runtime::serve::{Body, Peer};
+
+use super::{no_keys, uncached};
 
 /// The name of an operator who authenticates with the token.
 const BY_TOKEN: &str = "token";
@@ -18,8 +22,29 @@ const BY_TOKEN: &str = "token";
 pub(super) struct Caller {
     /// From the certificate, or `token`.
     pub(super) name: String,
-    /// The member of the cluster that authenticated the operator and passed the request on.
-    pub(super) forwarded_by: Option<NodeName>,
+    pub(super) proof: Proof,
+}
+
+/// By what an operator proved the name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Proof {
+    Token,
+    Certificate,
+    /// This member of the cluster authenticated the operator and passed the request on.
+    Member(NodeName),
+}
+
+impl Caller {
+    pub(super) fn forwarded_by(&self) -> Option<&NodeName> {
+        if let Proof::Member(name) = &self.proof { Some(name) } else { None }
+    }
+}
+
+/// What an operator may do.
+pub(super) fn whoami(head: &Parts, caller: &Caller) -> Result<Response<Body>, Problem> {
+    no_keys(head)?;
+    let by = if caller.proof == Proof::Token { "token" } else { "certificate" };
+    Ok(uncached(&json!({ "name": caller.name, "role": "admin", "services": null, "by": by })))
 }
 
 /// Checks credentials. Clones are cheap.
@@ -42,11 +67,11 @@ impl Access {
                 let title = "The client certificate has expired";
                 return Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail));
             }
-            return Ok(Caller { name: identity.name.to_string(), forwarded_by: None });
+            return Ok(Caller { name: identity.name.to_string(), proof: Proof::Certificate });
         }
         let token = self.token.as_ref().ok_or_else(no_token_configured)?;
         token.admits(headers).await.map_err(not_admitted)?;
-        Ok(Caller { name: BY_TOKEN.to_owned(), forwarded_by: None })
+        Ok(Caller { name: BY_TOKEN.to_owned(), proof: Proof::Token })
     }
 }
 

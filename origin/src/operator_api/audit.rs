@@ -12,7 +12,7 @@ use crate::catalog::LONGEST_REASON;
 /// Logs one line with the status and the reason of a refusal.
 pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<Response<Body>, Problem>) {
     let (status, reason) = end(answer);
-    let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by.as_ref().map(NodeName::as_str));
+    let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by().map(NodeName::as_str));
     tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, "operator request");
 }
 

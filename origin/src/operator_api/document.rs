@@ -13,7 +13,7 @@ use weir_source::ServiceConfig;
 use weir_upstream::{DefinedBy, RepositoryConfig};
 
 use super::problems;
-use crate::catalog::{Defined, Snapshot, version};
+use crate::catalog::{Defined, Outcome, Snapshot, version};
 use crate::status;
 
 pub(super) struct Document {
@@ -105,9 +105,7 @@ pub(super) fn listing(
     next_page: Option<&String>,
 ) -> Response<Body> {
     let documents: Vec<Value> = documents.map(Document::into_value).collect();
-    let mut response = admin::json(&json!({ kind: documents, "next_page": next_page }));
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    uncached(&json!({ kind: documents, "next_page": next_page }))
 }
 
 /// Answers with the document of a repository.
@@ -130,4 +128,21 @@ pub(super) fn service(
 ) -> Result<Response<Body>, Problem> {
     let document = Document::service(at, name).ok_or_else(|| problems::no_such_service(name))?;
     Ok(document.answer(status, &head.headers))
+}
+
+/// An answer that is true now.
+pub(super) fn uncached(document: &impl Serialize) -> Response<Body> {
+    let mut response = admin::json(document);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+pub(super) fn no_content() -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+pub(super) fn status_of(outcome: Outcome) -> StatusCode {
+    if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK }
 }

@@ -6,13 +6,12 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, StatusCode};
 use tokio::task::spawn_blocking;
 use weir_protocol::access_list::Entry;
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
 use weir_protocol::problem::Problem;
-use weir_runtime::admin;
 use weir_runtime::serve::Body;
 use weir_upstream::DefinedBy;
 
@@ -22,7 +21,7 @@ use super::page::Page;
 use super::problems;
 use super::route::Action;
 use super::validation::{Object, ParsedDocument, explained};
-use super::{OperatorApi, no_content, read, status_of};
+use super::{OperatorApi, no_content, read, status_of, uncached};
 use crate::catalog::Map;
 use crate::config::{AssignmentConfig, EntryDocument};
 use crate::fleet::{FleetChange, FleetEntry, FleetError, KnownFleet, Observed, dry_run};
@@ -144,8 +143,6 @@ impl OperatorApi {
             serde_json::to_value(effect).map_err(|error| error.to_string())
         });
         let effect = effect.await.map_err(problems::failed)?.map_err(Problem::malformed)?;
-        let mut response = admin::json(&effect);
-        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Ok(response)
+        Ok(uncached(&effect))
     }
 }

@@ -170,7 +170,7 @@ impl Members {
             }
         }
         let creates = matches!(route, Route::Repository(_)) && action == Action::Put;
-        let is_forwarded = caller.forwarded_by.is_some();
+        let is_forwarded = caller.forwarded_by().is_some();
         let repository = changed_in(route, action, &at(), is_forwarded).unwrap_or(repository);
         let Some(member) = self.destination(&repository, &at, creates, is_forwarded).await? else {
             return Ok(Answerer::Me(Some(repository)));

@@ -13,6 +13,7 @@ mod fleet;
 mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod members;
 mod metrics;
 mod moves;
 mod observed;
@@ -43,7 +44,7 @@ use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
-use weir_protocol::query;
+use weir_protocol::query::{self, QueryError};
 use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::cross_site;
@@ -52,15 +53,15 @@ use weir_runtime::shutdown::Drain;
 use weir_source::ServiceConfig;
 use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
-use self::access::{Access, Caller};
+use self::access::{Access, Caller, Proof, whoami};
 use self::conditions::precondition;
-use self::document::{Document, listing, repository, service};
+use self::document::{Document, listing, no_content, repository, service, status_of, uncached};
 use self::dry_run::{DryRuns, Part};
 pub(crate) use self::forward::Members;
 use self::forward::{Answerer, DELIVERY_UNKNOWN};
 pub(crate) use self::metrics::OperatorMetrics;
 use self::moves::{EditedBy, ServicePut};
-use self::page::Page;
+use self::page::{Page, no_keys};
 use self::route::{Action, Route};
 use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
@@ -79,6 +80,8 @@ const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 /// The request handler. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct OperatorApi {
+    /// Of this origin.
+    name: NodeName,
     catalog: Arc<Catalog>,
     editor: Editor,
     dry_runs: DryRuns,
@@ -118,6 +121,7 @@ impl OperatorApi {
         let members = None;
         let assignment_dry_runs = bounds.semaphore("assignment_dry_runs", self::fleet::ASSIGNMENT_DRY_RUNS);
         Ok(Self {
+            name: config.name.clone(),
             catalog,
             editor,
             dry_runs,
@@ -169,7 +173,7 @@ impl OperatorApi {
         let answer = match (&route, caller) {
             (Ok(Route::Webhook(..)), _) => self.delivery(route, request, None).await,
             (Ok(route), Some(caller)) => {
-                let caller = Caller { name: caller.to_string(), forwarded_by: Some(by) };
+                let caller = Caller { name: caller.to_string(), proof: Proof::Member(by) };
                 self.authenticated(route, request, caller).await
             }
             (Ok(_), None) => Err(Problem::malformed("a request of an operator needs its name.")),
@@ -254,14 +258,13 @@ impl OperatorApi {
     ) -> Result<Response<Body>, Problem> {
         let longest = if *route == Route::Batch { batch::MAX_BATCH_BYTES } else { MAX_DOCUMENT_BYTES };
         let body = if action == Action::Read { Bytes::new() } else { body.read(longest).await? };
-        let by = caller.name.clone();
-        let Some(members) = &self.members else { return self.admitted((route, action), head, body, by).await };
+        let Some(members) = &self.members else { return self.admitted((route, action), head, body, caller).await };
         let at = || self.catalog.snapshot();
         let repository = match members.forward(at, (route, action), (&head, &body), caller).await? {
             Answerer::Other(answer) => return Ok(answer),
             Answerer::Me(repository) => repository.filter(|_| action.changes()),
         };
-        members.announcing(repository, self.admitted((route, action), head, body, by)).await
+        members.announcing(repository, self.admitted((route, action), head, body, caller)).await
     }
 
     /// Answers an authenticated operator.
@@ -270,8 +273,9 @@ impl OperatorApi {
         (route, action): (&Route, Action),
         head: Parts,
         body: Bytes,
-        by: String,
+        caller: &Caller,
     ) -> Result<Response<Body>, Problem> {
+        let by = &caller.name;
         match (route, action) {
             (Route::Repositories, _) => self.repositories(&head),
             (Route::Repository(name), Action::Put) => self.put_repository(name, &head, body).await,
@@ -284,7 +288,7 @@ impl OperatorApi {
             (Route::Confirm(name), _) => self.confirm(name, &head).await,
             (Route::Webhook(..), _) => Err(RouteError::Unknown.into()),
             (Route::Services, _) => self.services(&head),
-            (Route::Service(name), Action::Put) => self.put_service(name, &head, body, &by).await,
+            (Route::Service(name), Action::Put) => self.put_service(name, &head, body, by).await,
             (Route::Service(name), Action::Delete) => {
                 self.delete(Edit::DeleteService { name: name.clone(), cascade: cascade(&head)? }, &head).await
             }
@@ -294,9 +298,9 @@ impl OperatorApi {
             (Route::Rollback(name) | Route::Pin(name), _) => {
                 let request = VersionRequest::parse(&body)?;
                 match (route, action) {
-                    (Route::Rollback(_), _) => request.roll_back(&self.versions, name, Some(by)).await?,
-                    (_, Action::Put) => request.pin(&self.versions, name, Some(by)).await?,
-                    _ => request.unpin(&self.versions, name, Some(by)).await?,
+                    (Route::Rollback(_), _) => request.roll_back(&self.versions, name, Some(by.clone())).await?,
+                    (_, Action::Put) => request.pin(&self.versions, name, Some(by.clone())).await?,
+                    _ => request.unpin(&self.versions, name, Some(by.clone())).await?,
                 }
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
@@ -309,12 +313,15 @@ impl OperatorApi {
             (Route::Assignment(name), _) => self.entry::<AssignmentConfig>(name, action, &head, body).await,
             (Route::Issuers, _) => self.entries::<Issuer>(&head).await,
             (Route::Issuer(name), _) => self.entry::<IssuerDocument>(name, action, &head, body).await,
-            (Route::Batch, _) => self.batch(&head, body, &by).await,
+            (Route::Batch, _) => self.batch(&head, body, by).await,
             (Route::FleetRows, _) => self.fleet_rows(&head).await,
             (Route::FleetAgents, _) => self.fleet_agents(&head).await,
             (Route::FleetSummary, _) => self.fleet_summary(&head).await,
             (Route::FleetAgent(name), _) => self.forget(Forgotten::Agent(name.clone())).await,
+            (Route::Edges, _) => self.list_edges(&head).await,
             (Route::Edge(name), _) => self.forget(Forgotten::Edge(name.clone())).await,
+            (Route::Members, _) => self.list_members(&head).await,
+            (Route::Whoami, _) => whoami(&head, caller),
         }
     }
 
@@ -471,23 +478,13 @@ async fn read<T: Object + Send + 'static>(
     spawn_blocking(read).await.map_err(problems::failed)?
 }
 
-fn no_content() -> Response<Body> {
-    let mut response = Response::new(Body::Empty);
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    response
-}
-
-fn status_of(outcome: Outcome) -> StatusCode {
-    if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK }
-}
-
 /// Parses `?cascade=true`.
 fn cascade(head: &Parts) -> Result<bool, Problem> {
     let mut cascade = false;
     for (key, value) in query::pairs(head.uri.query().unwrap_or_default())? {
         match key {
             "cascade" => cascade = query::parsed(key, &value)?,
-            other => return Err(query::QueryError::unknown(other, "`cascade`").into()),
+            other => return Err(QueryError::unknown(other, "`cascade`").into()),
         }
     }
     Ok(cascade)

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, StatusCode};
 use serde::Serialize;
+use serde_json::json;
 use tokio::task::spawn_blocking;
 use weir_observed::{
     Answer, By, Lacks, LacksBy, Now, PHASES, PROBLEMS, ProblemFilter, Release, RowFilter, State, Table, Verdict,
@@ -14,13 +15,12 @@ use weir_protocol::name_glob::NameGlob;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_publish::{MIN_PREFIX, Threshold};
-use weir_runtime::admin;
 use weir_runtime::serve::Body;
 use weir_source::RevisionLookup;
 
 use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
 use super::problems;
-use super::{OperatorApi, no_content};
+use super::{OperatorApi, no_content, no_keys, uncached};
 use crate::observed::{Forgotten, NotForgotten};
 
 /// The most repositories in whose history one question looks for a revision.
@@ -210,6 +210,13 @@ impl OperatorApi {
         .await
     }
 
+    /// `/v1/edges`.
+    pub(super) async fn list_edges(&self, head: &Parts) -> Result<Response<Body>, Problem> {
+        no_keys(head)?;
+        let edges = self.observed.query(Table::list_edges).await.ok_or_else(problems::records_unreadable)?;
+        Ok(uncached(&json!({ "edges": edges })))
+    }
+
     /// Where the revision is among the publications of the services that a question is about.
     async fn order(&self, rows: &RowFilter, lacks: Option<String>) -> Result<Option<Order>, Problem> {
         let Some(revision) = lacks else { return Ok(None) };
@@ -290,9 +297,7 @@ impl OperatorApi {
         question: impl FnOnce(&Table, Now) -> Answer<T> + Send + 'static,
     ) -> Result<Response<Body>, Problem> {
         let answer = self.observed.query(question).await.ok_or_else(problems::records_unreadable)?;
-        let mut response = admin::json(&answer.named(name));
-        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Ok(response)
+        Ok(uncached(&answer.named(name)))
     }
 
     /// Deletes an agent or an edge from what is known. One that still reports is there again.

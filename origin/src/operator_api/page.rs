@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::ops::Bound;
 use std::str::FromStr;
 
+use http::request::Parts;
+use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 
 use crate::catalog::Map;
@@ -65,6 +67,12 @@ impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
         let next = shown.last().filter(|_| more).map(|(name, _)| format!("{CURSOR}{name}"));
         (shown, next)
     }
+}
+
+/// Refuses all keys of a query.
+pub(super) fn no_keys(head: &Parts) -> Result<(), Problem> {
+    let pairs = query::pairs(head.uri.query().unwrap_or_default())?;
+    pairs.first().map_or(Ok(()), |(key, _)| Err(QueryError::unknown(key, "none").into()))
 }
 
 #[cfg(test)]

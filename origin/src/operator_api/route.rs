@@ -90,8 +90,14 @@ requests! {
     FleetAgent(agent: NodeName) = ["fleet" / "agents" / agent] "fleet_agent" { Delete },
     /// Counts of rows.
     FleetSummary = ["fleet" / "summary"] "fleet_summary" { Read },
+    /// The edges that have reported.
+    Edges = ["edges"] "edges" { Read },
     /// Forgets an edge.
     Edge(edge: EdgeName) = ["edges" / edge] "edge" { Delete },
+    /// The origins of the cluster.
+    Members = ["members"] "members" { Read },
+    /// What the operator of the request may do.
+    Whoami = ["whoami"] "whoami" { Read },
 }
 
 /// What a request does with the object of its path.
@@ -190,7 +196,7 @@ mod tests {
     proptest! {
         #[test]
         fn paths_round_trip(
-            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|batch|fleet|edges)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin)){0,4}"
+            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|batch|fleet|edges|members|whoami)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);

@@ -1,7 +1,7 @@
 //! The versions of a service over HTTP: history, diff, rollback and pin.
 
+use http::Response;
 use http::request::Parts;
-use http::{HeaderValue, Response, header};
 use serde::Deserialize;
 use serde_json::json;
 use weir_protocol::descriptor::Generation;
@@ -10,9 +10,9 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::part;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
-use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
+use super::uncached;
 use super::validation::explained;
 use crate::versions::{ChangeRequest, Versions};
 
@@ -48,7 +48,7 @@ pub(super) async fn history(versions: &Versions, name: &ServiceName, head: &Part
             publications[at]["changed_parts"] = json!(changed);
         }
     }
-    Ok(now(&json!({ "publications": publications, "next_page": next })))
+    Ok(uncached(&json!({ "publications": publications, "next_page": next })))
 }
 
 /// `GET …/diff?from=…&to=…`.
@@ -66,7 +66,7 @@ pub(super) async fn diff(versions: &Versions, name: &ServiceName, head: &Parts) 
         return Err(QueryError::new("name two digests: `…/diff?from=b3-…&to=b3-…`").into());
     };
     let diff = versions.diff(name, &from, &to, limit).await?;
-    Ok(now(&json!(diff)))
+    Ok(uncached(&diff))
 }
 
 /// The body of a rollback or a pin. With `generation` it applies only to this generation.
@@ -126,10 +126,4 @@ impl VersionRequest {
 fn bounded(key: &str, value: &str, most: usize) -> Result<usize, QueryError> {
     let number = query::parsed(key, value)?;
     if (1..=most).contains(&number) { Ok(number) } else { Err(QueryError::new(format!("`{key}` is from 1 to {most}"))) }
-}
-
-fn now(document: &serde_json::Value) -> Response<Body> {
-    let mut response = admin::json(document);
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

@@ -13,6 +13,7 @@ pub(crate) fn message(seq: u64) -> Value {
     message["seq"] = json!(seq);
     message["full"] = json!(seq == 1);
     message["more"] = json!(false);
+    message["version"] = json!("0.3.0");
     let mut other = message["agents"][0].clone();
     other["agent"] = json!("cluster-2");
     (other["labels"], other["heard_ago"]) = (json!({ "ring": "all" }), json!(100));
@@ -49,6 +50,15 @@ async fn operators_ask_what_edges_report() {
     assert_eq!((reply.status.as_u16(), reply.problem().0), (409, "resync"));
     assert_eq!(ask(&operator, "/v1/fleet/rows").await["incomplete"][0]["edge"], "edge-1");
     assert_eq!(report(&edge, message(1)).await.status, 204);
+    let edges = ask(&operator, "/v1/edges").await;
+    let listed = &edges["edges"][0];
+    assert_eq!(edges["edges"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        [&listed["name"], &listed["state"], &listed["version"]],
+        [&json!("edge-1"), &json!("live"), &json!("0.3.0")]
+    );
+    assert_eq!([&listed["agents"], &listed["rows"], &listed["via"]], [&json!(2), &json!(4), &Value::Null]);
+    assert_eq!(operator.get("/v1/edges?limit=1").await.status, 400);
 
     let rows = ask(&operator, "/v1/fleet/rows?service=shop-*&label=ring=canary").await;
     let keys: Vec<&String> = rows.as_object().unwrap().keys().collect();

@@ -127,6 +127,17 @@ async fn any_origin_answers_operators_as_the_owner_would() {
     }
     let [Some(one), Some(two)] = of else { panic!("each owns some: {of:?}") };
 
+    // Both list the same members, and what each owns.
+    let listed = pair.operators[0].get("/v1/members?repositories").await;
+    assert_eq!((listed.status.as_u16(), &listed.body["unowned"]["repositories"]), (200, &json!(0)), "{listed:?}");
+    for (index, owned) in [&one, &two].into_iter().enumerate() {
+        let member = &listed.body["members"][index];
+        assert_eq!([&member["name"], &member["state"]], [&json!(format!("origin-{}", index + 1)), &json!("active")]);
+        let names = member["owns"]["names"].as_array().unwrap();
+        assert!(names.contains(&json!(owned)) && member["owns"]["repositories"] == names.len(), "{member}");
+    }
+    assert_eq!(pair.operators[1].get("/v1/members?repositories").await.body, listed.body);
+
     // Preconditions, names and refusals pass unchanged.
     let path = format!("/v1/services/{two}");
     let refused = pair.operators[0].send(Method::DELETE, &path, &[("if-match", "\"other\"")], None).await;
@@ -134,6 +145,8 @@ async fn any_origin_answers_operators_as_the_owner_would() {
     until(async || pair.operators[0].get(&path).await.body["status"]["published"].is_object()).await;
     let certified = Operator::without_token(&pair.home, &pair.nodes[0], Some("operator"));
     let pinned = certified.send(Method::PUT, &format!("{path}/pin"), &[], None).await;
+    let me = certified.get("/v1/whoami").await.body;
+    assert_eq!(me, json!({ "name": "ops", "role": "admin", "services": null, "by": "certificate" }));
     assert_eq!((pinned.status.as_u16(), &pinned.body["status"]["condition"]), (200, &json!("pinned")), "{pinned:?}");
     assert_eq!(pair.operators[0].delete(&format!("{path}/pin")).await.status, 200);
     assert_eq!(pair.operators[0].get("/v1/services/none").await.problem().0, "no-such-service");

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::from_agent::is_false;
-use super::{Instance, ObservedError, Row, parse, take_agent, take_text};
+use super::{Instance, MAX_VERSION_BYTES, ObservedError, Row, parse, take_agent, take_text};
 use crate::descriptor::rfc3339;
 use crate::labels::Labels;
 use crate::name::{EdgeName, NodeName, ServiceName};
@@ -31,6 +31,9 @@ pub struct EdgeObserved {
     /// The name of the edge among those with this identity. `None`: it is the identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<NodeName>,
+    /// The version of the program. `None`: an edge of the release before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// The run of the edge.
     pub instance: Instance,
     /// One more than that of the message before, of the same instance to the same origin.
@@ -128,6 +131,7 @@ impl EdgeObserved {
             return Err(ObservedError::AgentTwice(twice.agent.clone()));
         }
         read.agents.iter_mut().try_for_each(|agent| take_agent(&mut agent.version, &mut agent.rows))?;
+        read.version.iter_mut().try_for_each(|version| take_text("version", version, MAX_VERSION_BYTES))?;
         read.refused.iter_mut().try_for_each(|one| take_text("reason", &mut one.reason, MAX_REASON_BYTES))?;
         Ok(read)
     }

@@ -206,3 +206,26 @@ fn what_a_shield_claims_does_not_speak_for_what_an_edge_says_itself() {
     after.send_via(Some("s1"), &message("edge", 1, &[agent("b", "i", 1, &[])])).unwrap();
     assert_eq!(after.table.incomplete(after.now)[0].via, None);
 }
+
+#[test]
+fn the_list_of_edges_says_which_is_live_incomplete_or_away() {
+    let mut world = world();
+    let listed = |world: &World| {
+        let shown = |view: &crate::EdgeView| {
+            let state = serde_json::to_value(view.state).unwrap();
+            format!("{} {} {}/{}", view.name, state.as_str().unwrap(), view.agents, view.rows)
+        };
+        world.table.list_edges(world.now).iter().map(shown).collect::<Vec<_>>()
+    };
+    let rows = [row("x", 1, None), row("y", 1, None)];
+    world.send(&with(message("e1", 1, &[agent("a", "i", 1, &rows)]), json!({"version": "0.3.0"}))).unwrap();
+    world.send(&with(message("e2", 1, &[]), json!({"more": true}))).unwrap();
+    world.send(&message("e3", 1, &[])).unwrap();
+    assert_eq!(listed(&world), ["e1 live 1/2", "e2 incomplete 0/0", "e3 live 0/0"]);
+    let first = &world.table.list_edges(world.now)[0];
+    assert_eq!((first.version.as_deref(), first.since), (Some("0.3.0"), world.now.wall));
+    world.send(&with(message("e3", 2, &[]), json!({"draining": true}))).unwrap();
+    world.pass(31);
+    assert_eq!(listed(&world), ["e1 incomplete 1/2", "e2 incomplete 0/0", "e3 away 0/0"]);
+    assert_eq!(world.table.list_edges(world.now)[0].since, world.now.wall - Duration::from_secs(31));
+}
