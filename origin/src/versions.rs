@@ -11,7 +11,7 @@ use weir_model::Bounds;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_publish::{HistoryPage, Positions, PublishError, Publisher, VersionChange, VersionChangeError};
+use weir_publish::{Author, Entry, HistoryPage, Positions, PublishError, Publisher, VersionChange, VersionChangeError};
 use weir_source::Service;
 use weir_store::ObjectError;
 
@@ -50,6 +50,8 @@ pub struct Versions {
 pub struct ChangeRequest {
     /// The operator's name, for the history.
     pub by: Option<String>,
+    /// Why, in the operator's words, for the history.
+    pub reason: Option<String>,
     /// Apply the change only to this generation.
     pub expected: Option<Generation>,
 }
@@ -65,7 +67,17 @@ pub enum VersionError {
     NothingPublished(ServiceName),
     /// The version was never published, or has expired.
     #[error("service `{0}` has no retained version {1}; its history lists the retained versions")]
-    NotRetained(ServiceName, TarballDigest),
+    NotRetained(ServiceName, String),
+    /// Several retained versions are called so.
+    #[error("service `{service}` has {} retained versions that are called `{name}`: name one by its digest", candidates.len())]
+    Ambiguous {
+        /// The service.
+        service: ServiceName,
+        /// What they are called.
+        name: String,
+        /// The versions.
+        candidates: Vec<Entry>,
+    },
     /// Another generation than the expected one is current.
     #[error("service `{service}` is not at the expected generation: another write came first")]
     GenerationConflict {
@@ -102,7 +114,7 @@ impl From<VersionChangeError> for VersionError {
         match error {
             VersionChangeError::Publish(error) => error.into(),
             VersionChangeError::NothingPublished(service) => Self::NothingPublished(service),
-            VersionChangeError::NotRetained(service, digest) => Self::NotRetained(service, digest),
+            VersionChangeError::NotRetained(service, digest) => Self::NotRetained(service, digest.to_string()),
             VersionChangeError::GenerationConflict { service, current } => {
                 Self::GenerationConflict { service, current }
             }
@@ -167,6 +179,21 @@ impl Versions {
     /// The order of a repository's publications and tips.
     pub(crate) async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, VersionError> {
         self.publisher.queries.positions(repository).await.map_err(unread)
+    }
+
+    /// The retained version that is called `name`: by a digest or a commit, or its first 7 digits or more; by a version; or
+    /// `current` or `previous`.
+    ///
+    /// # Errors
+    /// There is no such service, or none or several of its retained versions are called so.
+    pub async fn resolve(&self, service: &ServiceName, name: &str) -> Result<Entry, VersionError> {
+        let found = self.service(service)?;
+        let mut called = self.publisher.queries.called(&found.repository, service, name).await?;
+        match called.len() {
+            0 => Err(VersionError::NotRetained(service.clone(), name.to_owned())),
+            1 => Ok(called.remove(0)),
+            _ => Err(VersionError::Ambiguous { service: service.clone(), name: name.to_owned(), candidates: called }),
+        }
     }
 
     /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are
@@ -294,7 +321,7 @@ impl Versions {
         digest: &TarballDigest,
     ) -> Result<(Descriptor, Result<TarReader, ObjectDigest>), VersionError> {
         let version = self.publisher.queries.version(&service.repository, &service.name, digest).await?;
-        let version = version.ok_or_else(|| VersionError::NotRetained(service.name.clone(), *digest))?;
+        let version = version.ok_or_else(|| VersionError::NotRetained(service.name.clone(), digest.to_string()))?;
         match TarReader::open(self.publisher.repositories.objects(), &version).await.map_err(VersionError::from) {
             Ok(tar) => Ok((version, Ok(tar))),
             Err(VersionError::Lost(object)) => Ok((version, Err(object))),
@@ -305,6 +332,7 @@ impl Versions {
 
 impl ChangeRequest {
     fn change(self) -> VersionChange {
-        VersionChange { expected: self.expected, by: self.by, now: SystemTime::now() }
+        let author = Author { by: self.by, reason: self.reason };
+        VersionChange { expected: self.expected, author, now: SystemTime::now() }
     }
 }

@@ -233,12 +233,12 @@ impl<'a> Draft<'a> {
     ) -> Result<((), Vec<VisibleChange>), VersionChangeError> {
         let (mut row, current) = self.expected(service, change)?;
         let since = row.pin.as_ref().map_or(unix_milliseconds(change.now), |pin| pin.since);
-        row.pin = Some(Pin { since, by: change.by.clone() });
+        row.pin = Some(Pin { since, author: change.author.clone() });
         let mut shown = vec![Change::Pinned(from_unix(since))];
         let stays = current.filter(|current| digest.is_none_or(|digest| current.publication().digest == *digest));
         match (stays, digest) {
             (Some(current), _) => {
-                self.lines.push(Line::pinned(&current, change.now, change.by.clone()));
+                self.lines.push(Line::pinned(&current, change.now, change.author.clone()));
                 self.put(row);
                 shown.push(Change::Current(current));
             }
@@ -252,11 +252,11 @@ impl<'a> Draft<'a> {
                 let (floor, now) = (self.rules.generation_floor, self.rules.clocks.bounded(change.now, Instant::now()));
                 let fields = decision::republished(&version, &followed_ref, last, now, floor);
                 let descriptor = self.sign(fields)?;
-                let by = change.by.clone();
+                let by = change.author.by.clone();
                 let StoredVersion { key, recipe, .. } = retained;
-                let version = StoredVersion::new(&descriptor, key, recipe, Why::RolledBack, by.clone());
+                let version = StoredVersion::new(&descriptor, key, recipe, Why::RolledBack, by);
                 self.replace_current(row, &descriptor, version, change.now);
-                self.lines.push(Line::pinned(&descriptor, change.now, by));
+                self.lines.push(Line::pinned(&descriptor, change.now, change.author.clone()));
                 shown.push(Change::Published(descriptor));
             }
         }
@@ -272,7 +272,7 @@ impl<'a> Draft<'a> {
         let (mut row, current) = self.expected(service, change)?;
         let was_pinned = row.pin.take().is_some();
         if was_pinned {
-            let line = current.map(|current| Line::unpinned(&current, change.now, change.by.clone()));
+            let line = current.map(|current| Line::unpinned(&current, change.now, change.author.clone()));
             self.lines.extend(line);
             self.put(row);
         }
@@ -385,7 +385,7 @@ impl<'a> Draft<'a> {
         let pin = row.pin.clone();
         self.replace_current(row, &descriptor, version, now);
         // The history shows a pin with the current publication, so the pin is entered again for the new one.
-        let pinned = pin.map(|pin| Line::pinned(&descriptor, from_unix(pin.since), pin.by));
+        let pinned = pin.map(|pin| Line::pinned(&descriptor, from_unix(pin.since), pin.author));
         self.lines.extend(pinned);
         Ok(true)
     }

@@ -51,6 +51,9 @@ pub struct Entry {
     /// The operator who rolled back to it, or who last pinned or unpinned it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Why, in the operator's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// When it was last pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_at: Option<Time>,
@@ -94,6 +97,7 @@ impl Entry {
             published_at: publication.published_at.into(),
             why,
             by,
+            reason: None,
             pinned_at: None,
             unpinned_at: None,
         }
@@ -172,24 +176,25 @@ impl Collected {
             published_at,
             why,
             by,
+            reason: None,
             pinned_at: None,
             unpinned_at: None,
         };
         // The newest pin and the newest unpin count.
         for (number, event) in pins.into_iter().enumerate() {
-            let by = match event {
-                LineEvent::Pinned { at, by } => {
+            let author = match event {
+                LineEvent::Pinned { at, author } => {
                     entry.pinned_at.get_or_insert(at);
-                    by
+                    author
                 }
-                LineEvent::Unpinned { at, by } => {
+                LineEvent::Unpinned { at, author } => {
                     entry.unpinned_at.get_or_insert(at);
-                    by
+                    author
                 }
                 LineEvent::Published { .. } => continue,
             };
             if number == 0 {
-                entry.by = by;
+                (entry.by, entry.reason) = (author.by, author.reason);
             }
         }
         self.entries.push(entry);
@@ -223,6 +228,7 @@ mod tests {
 
     use super::super::draft::tests::descriptor;
     use super::super::history_line::{Line, appended};
+    use super::super::request::Author;
     use super::*;
 
     fn at(number: u64) -> SystemTime {
@@ -272,18 +278,19 @@ mod tests {
     fn a_pin_is_shown_with_its_publication_and_the_last_operator_is_named() {
         let (first, second) = (descriptor("a", 1), descriptor("a", 2));
         let by = |name: &str| Some(name.to_owned());
+        let author = |name: &str| Author { by: by(name), reason: Some(format!("{name} said so")) };
         let lines = [
             published("a", 1),
-            Line::pinned(&first, at(10), by("ann")),
-            Line::unpinned(&first, at(11), by("bob")),
-            Line::pinned(&first, at(12), by("cid")),
+            Line::pinned(&first, at(10), author("ann")),
+            Line::unpinned(&first, at(11), author("bob")),
+            Line::pinned(&first, at(12), author("cid")),
             Line::published(&second, Why::RolledBack, by("dan")),
         ];
         let page = page(query(9), &[appended(b"", &lines[..2]), appended(b"", &lines[2..])]);
         let [second, first] = &page.publications[..] else { panic!("{page:?}") };
         assert_eq!((second.entry.why, second.entry.by.as_deref()), (Why::RolledBack, Some("dan")));
         assert_eq!((first.entry.pinned_at, first.entry.unpinned_at), (Some(at(12).into()), Some(at(11).into())));
-        assert_eq!(first.entry.by.as_deref(), Some("cid"));
+        assert_eq!((first.entry.by.as_deref(), first.entry.reason.as_deref()), (Some("cid"), Some("cid said so")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::request::Author;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use weir_protocol::commit_id::CommitId;
@@ -109,11 +110,13 @@ pub(super) enum LineEvent {
     },
     Pinned {
         at: Time,
-        by: Option<String>,
+        #[serde(flatten)]
+        author: Author,
     },
     Unpinned {
         at: Time,
-        by: Option<String>,
+        #[serde(flatten)]
+        author: Author,
     },
 }
 
@@ -175,12 +178,12 @@ impl Line {
         Self::of(descriptor, LineEvent::Published { digest, revision, published_at, why, by })
     }
 
-    pub(super) fn pinned(descriptor: &Descriptor, at: SystemTime, by: Option<String>) -> Self {
-        Self::of(descriptor, LineEvent::Pinned { at: at.into(), by })
+    pub(super) fn pinned(descriptor: &Descriptor, at: SystemTime, author: Author) -> Self {
+        Self::of(descriptor, LineEvent::Pinned { at: at.into(), author })
     }
 
-    pub(super) fn unpinned(descriptor: &Descriptor, at: SystemTime, by: Option<String>) -> Self {
-        Self::of(descriptor, LineEvent::Unpinned { at: at.into(), by })
+    pub(super) fn unpinned(descriptor: &Descriptor, at: SystemTime, author: Author) -> Self {
+        Self::of(descriptor, LineEvent::Unpinned { at: at.into(), author })
     }
 
     fn of(descriptor: &Descriptor, event: LineEvent) -> Self {

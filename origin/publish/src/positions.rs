@@ -4,7 +4,7 @@
 //! rollback that of the publication it returns to. A tip that changed nothing of the service has the position of the
 //! publication that was current when the tip was seen. What a pinned service would have published at a tip is not known.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_protocol::descriptor::Generation;
@@ -15,9 +15,7 @@ use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
 use super::history_line::{Line, LineEvent, Revision, ServiceLine, Tip, Why};
-
-/// The fewest digits of a hash that name a revision.
-pub const MIN_PREFIX: usize = 7;
+use super::revision_name::{CURRENT, Called, PREVIOUS};
 
 /// What the history of a repository says about the order of publications.
 #[derive(Debug, Default)]
@@ -140,15 +138,18 @@ impl Positions {
         all.into_iter().map(is_past).collect()
     }
 
-    /// Where a revision is: a commit, or a prefix of [`MIN_PREFIX`] digits or more; a version; a revision id. `None`: the
-    /// service has not seen it, or the history of that time is gone.
+    /// Where a revision is: a commit or a digest, or a prefix of [`MIN_PREFIX`](super::MIN_PREFIX) digits or more; a version;
+    /// a revision id; [`CURRENT`] or [`PREVIOUS`]. `None`: the service has not seen it, or the history of that time is gone.
     pub fn find(&self, service: &ServiceName, followed_ref: &str, revision: &str) -> Option<Threshold> {
         let published = self.services.get(service)?.as_slice();
-        let of_own = || published.iter().find(|it| it.names.is(revision));
-        let of_part =
-            || published.iter().find(|it| it.names.parts.iter().any(|(_, part)| is_called(part, None, revision)));
+        let of_own = || match (revision, published.last()?) {
+            (CURRENT, last) => Some(last),
+            (PREVIOUS, last) => published.iter().rev().find(|it| it.digest != last.digest),
+            _ => published.iter().find(|it| it.called().is(revision)),
+        };
+        let of_part = || published.iter().find(|it| it.names.parts.iter().any(|(_, part)| is_called(part, revision)));
         let of_tip = || {
-            let is_it = |tip: &Tip| tip.tip == followed_ref && is_called(&tip.revision_id, None, revision);
+            let is_it = |tip: &Tip| tip.tip == followed_ref && is_called(&tip.revision_id, revision);
             let (line, _) = self.tips.iter().find(|(_, tip)| is_it(tip))?;
             let pins = self.pins.get(service).map_or(&[][..], Vec::as_slice);
             let is_pinned = pins.iter().rev().find(|(at, _)| at < line).is_some_and(|(_, is_pinned)| *is_pinned);
@@ -163,9 +164,15 @@ impl Positions {
 
     /// Whether any service, or any ref, was at this revision.
     pub fn knows(&self, revision: &str) -> bool {
-        let is_part = |(_, part): &(String, RevisionId)| is_called(part, None, revision);
-        self.services.values().flatten().any(|it| it.names.is(revision) || it.names.parts.iter().any(is_part))
-            || self.tips.iter().any(|(_, tip)| is_called(&tip.revision_id, None, revision))
+        let is_part = |(_, part): &(String, RevisionId)| is_called(part, revision);
+        self.services.values().flatten().any(|it| it.called().is(revision) || it.names.parts.iter().any(is_part))
+            || self.tips.iter().any(|(_, tip)| is_called(&tip.revision_id, revision))
+    }
+
+    /// The revisions of a service of which a hash begins so.
+    pub fn candidates(&self, service: &ServiceName, prefix: &str) -> BTreeSet<&RevisionId> {
+        let published = self.services.get(service).into_iter().flatten();
+        published.filter(|it| it.called().begins(prefix)).map(|it| &it.names.revision).collect()
     }
 }
 
@@ -177,19 +184,16 @@ impl Threshold {
     }
 }
 
-impl Names {
-    fn is(&self, name: &str) -> bool {
-        is_called(&self.revision, self.version.as_ref().map(SourceVersion::as_str), name)
+impl Published {
+    fn called(&self) -> Called<'_> {
+        let Names { revision, version, .. } = &self.names;
+        Called { revision, version: version.as_ref(), digest: Some(&self.digest) }
     }
 }
 
-/// Whether a revision is called so.
-fn is_called(revision: &RevisionId, version: Option<&str>, name: &str) -> bool {
-    let is_prefix = || {
-        let hash = revision.as_str().rsplit(':').next().unwrap_or_default();
-        name.len() >= MIN_PREFIX && name.bytes().all(|b| b.is_ascii_hexdigit()) && hash.starts_with(name)
-    };
-    version == Some(name) || revision.as_str() == name || is_prefix()
+/// Whether a revision of which nothing else is known is called so.
+fn is_called(revision: &RevisionId, name: &str) -> bool {
+    Called { revision, version: None, digest: None }.is(name)
 }
 
 /// The most repositories whose order is in memory, those asked for last.
@@ -333,7 +337,16 @@ mod tests {
             )
         };
         let positions = positions(&[chart(1, "1.0.0", 'a'), chart(2, "1.1.0", 'a'), chart(3, "1.1.0", 'b')]);
-        for (revision, expected) in [("1.1.0", "?x--"), ("1.0.0", "?---"), ("aaaaaaa", "?---"), ("bbbbbbb", "?xx-")] {
+        let previous = TarballDigest::of(b"1.0.0").to_string();
+        for (revision, expected) in [
+            ("current", "?xx-"),
+            ("previous", "?---"),
+            (&previous[..12], "?---"),
+            ("1.1.0", "?x--"),
+            ("1.0.0", "?---"),
+            ("aaaaaaa", "?---"),
+            ("bbbbbbb", "?xx-"),
+        ] {
             assert_eq!(who_lacks(&positions, revision, 0..4), expected, "{revision}");
         }
     }

@@ -19,6 +19,7 @@ use super::history::{Collected, Entry, HistoryPage, LARGEST_PAGE, Query};
 use super::load::{ReadError, read_manifest, read_page};
 use super::positions::{Positions, ReadPositions};
 use super::repositories::Repositories;
+use super::revision_name::{CURRENT, Called, PREVIOUS};
 use super::row::parsed;
 
 const CONCURRENT_MANIFESTS: usize = 8;
@@ -63,6 +64,32 @@ impl Queries {
                 row.as_ref().and_then(|row| row.version(digest)).map(parsed).transpose()
             }
         }
+    }
+
+    /// The current and retained versions of a service that are called `name`, the newest first.
+    pub async fn called(
+        &self,
+        repository: &RepositoryName,
+        service: &ServiceName,
+        name: &str,
+    ) -> Result<Vec<Entry>, PublishError> {
+        let Some(row) = self.repositories.row(repository, service).await? else { return Ok(Vec::new()) };
+        let of_row: Vec<_> = match name {
+            CURRENT => row.current.iter().collect(),
+            PREVIOUS => row.retained.first().map(|retained| &retained.version).into_iter().collect(),
+            _ => row.versions().collect(),
+        };
+        let is_meant = |entry: &Entry| {
+            let Entry { revision_id: revision, version, digest, .. } = entry;
+            matches!(name, CURRENT | PREVIOUS)
+                || Called { revision, version: version.as_ref(), digest: Some(digest) }.is(name)
+        };
+        let mut called = Vec::new();
+        for version in of_row {
+            let entry = Entry::new(&parsed(version)?, version.why, version.by.clone());
+            called.extend(Some(entry).filter(is_meant));
+        }
+        Ok(called)
     }
 
     /// Part of a service's history, the newest publications first: those before a generation (`None`: from the

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::ServiceName;
@@ -39,10 +40,21 @@ pub enum Outcome {
 pub struct VersionChange {
     /// Applied only if the current generation is this one; `None`: always.
     pub expected: Option<Generation>,
-    /// The operator's name, for the history.
-    pub by: Option<String>,
+    /// Who wants it, for the history.
+    pub author: Author,
     /// When it was made.
     pub now: SystemTime,
+}
+
+/// The operator of a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Author {
+    /// The operator's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Why, in the operator's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A change of operators' definitions in one repository, applied as a whole.

@@ -13,6 +13,7 @@ use weir_tarball::ContentKey;
 
 use super::error::PublishError;
 use super::history_line::Why;
+use super::request::Author;
 
 /// Everything that is stored for one service. Without a current version it is a tombstone, or the service was never
 /// published.
@@ -65,8 +66,8 @@ pub(super) struct Retained {
 pub(super) struct Pin {
     /// Unix milliseconds.
     pub(super) since: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) by: Option<String>,
+    #[serde(flatten)]
+    pub(super) author: Author,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -235,5 +235,5 @@ fn current(service: &Service) -> Descriptor {
 }
 
 fn change(by: &str, minute: u64) -> VersionChange {
-    VersionChange { expected: None, by: Some(by.to_owned()), now: at(minute) }
+    VersionChange { expected: None, author: Author { by: Some(by.to_owned()), reason: None }, now: at(minute) }
 }

@@ -1,6 +1,7 @@
 //! The audit log of operators' changes: who, what, and the result.
 
 use http::{Method, Response, StatusCode};
+use serde::Deserialize;
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
@@ -9,11 +10,38 @@ use super::access::Caller;
 use super::route::Route;
 use crate::catalog::LONGEST_REASON;
 
+/// What a line says besides who, what and the result.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// Why the operator wants it.
+    given_reason: Option<String>,
+}
+
+impl Facts {
+    /// Reads the body of a request, also of one that is refused for it.
+    pub(super) fn read(&mut self, route: &Route, body: &[u8]) {
+        #[derive(Deserialize)]
+        struct Stated {
+            reason: String,
+        }
+        if matches!(route, Route::Rollback(_) | Route::Pin(_)) {
+            let stated = serde_json::from_slice::<Stated>(body).ok();
+            self.given_reason = stated.map(|stated| stated.reason.chars().take(LONGEST_REASON).collect());
+        }
+    }
+}
+
 /// Logs one line with the status and the reason of a refusal.
-pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<Response<Body>, Problem>) {
+pub(super) fn log(
+    by: &Caller,
+    method: &Method,
+    route: &Route,
+    (facts, answer): (&Facts, &Result<Response<Body>, Problem>),
+) {
     let (status, reason) = end(answer);
+    let given_reason = facts.given_reason.as_deref();
     let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by().map(NodeName::as_str));
-    tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, "operator request");
+    tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, given_reason, "operator request");
 }
 
 /// Logs one line for a document that a batch has stored.

@@ -236,13 +236,14 @@ impl OperatorApi {
         let (head, body) = request.into_parts();
         let action = route.action(&head.method)?;
         if !action.changes() {
-            return self.routed((route, action), head, body, &caller).await;
+            return self.routed((route, action), head, body, (&caller, &mut audit::Facts::default())).await;
         }
         // In a separate task: if the client disconnects, the change and its audit line are completed anyway.
         let (api, route, method) = (self.clone(), route.clone(), head.method.clone());
         let order = tokio::spawn(async move {
-            let answer = api.routed((&route, action), head, body, &caller).await;
-            audit::log(&caller, &method, &route, &answer);
+            let mut facts = audit::Facts::default();
+            let answer = api.routed((&route, action), head, body, (&caller, &mut facts)).await;
+            audit::log(&caller, &method, &route, (&facts, &answer));
             answer
         });
         order.await.unwrap_or_else(|panicked| Err(problems::failed(panicked)))
@@ -254,10 +255,11 @@ impl OperatorApi {
         (route, action): (&Route, Action),
         head: Parts,
         body: RequestBody,
-        caller: &Caller,
+        (caller, facts): (&Caller, &mut audit::Facts),
     ) -> Result<Response<Body>, Problem> {
         let longest = if *route == Route::Batch { batch::MAX_BATCH_BYTES } else { MAX_DOCUMENT_BYTES };
         let body = if action == Action::Read { Bytes::new() } else { body.read(longest).await? };
+        facts.read(route, &body);
         let Some(members) = &self.members else { return self.admitted((route, action), head, body, caller).await };
         let at = || self.catalog.snapshot();
         let repository = match members.forward(at, (route, action), (&head, &body), caller).await? {
@@ -298,9 +300,9 @@ impl OperatorApi {
             (Route::Rollback(name) | Route::Pin(name), _) => {
                 let request = VersionRequest::parse(&body)?;
                 match (route, action) {
-                    (Route::Rollback(_), _) => request.roll_back(&self.versions, name, Some(by.clone())).await?,
-                    (_, Action::Put) => request.pin(&self.versions, name, Some(by.clone())).await?,
-                    _ => request.unpin(&self.versions, name, Some(by.clone())).await?,
+                    (Route::Rollback(_), _) => request.roll_back(&self.versions, name, by).await?,
+                    (_, Action::Put) => request.pin(&self.versions, name, by).await?,
+                    _ => request.unpin(&self.versions, name, by).await?,
                 }
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }

@@ -14,7 +14,7 @@ use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
-use weir_publish::{MIN_PREFIX, Threshold};
+use weir_publish::{CURRENT, MIN_PREFIX, PREVIOUS, Threshold};
 use weir_runtime::serve::Body;
 use weir_source::RevisionLookup;
 
@@ -248,8 +248,8 @@ impl OperatorApi {
             }
             let positions = self.versions.positions(&repository).await?;
             let in_mirror = match snapshot.workers.get(&repository) {
-                Some(worker) => worker.find_revision(&revision).await,
-                None => RevisionLookup::Unknown,
+                Some(worker) if !matches!(&*revision, CURRENT | PREVIOUS) => worker.find_revision(&revision).await,
+                _ => RevisionLookup::Unknown,
             };
             // A tag is called as its commit.
             let called =
@@ -257,12 +257,19 @@ impl OperatorApi {
             let find = move || {
                 let is_known = positions.knows(&called);
                 let find = |(service, followed): (ServiceName, String)| {
+                    let candidates = positions.candidates(&service, &called);
+                    if candidates.len() > 1 {
+                        let detail = format!(
+                            "Service `{service}` had several revisions that begin with `{called}`: give more digits."
+                        );
+                        return Err(problems::ambiguous(detail).with_errors(json!(candidates)));
+                    }
                     let threshold = positions.find(&service, &followed, &called);
-                    (service, threshold)
+                    Ok((service, threshold))
                 };
-                (is_known, services.into_iter().map(find).collect::<Vec<_>>())
+                Ok::<_, Problem>((is_known, services.into_iter().map(find).collect::<Result<Vec<_>, _>>()?))
             };
-            let (is_in_history, found) = spawn_blocking(find).await.map_err(problems::failed)?;
+            let (is_in_history, found) = spawn_blocking(find).await.map_err(problems::failed)??;
             is_known |= is_in_history || matches!(in_mirror, RevisionLookup::Tag(_) | RevisionLookup::Commit);
             is_certain &= in_mirror != RevisionLookup::Unknown;
             order.extend(found);

@@ -64,6 +64,11 @@ pub(super) fn unknown_revision(revision: &str) -> Problem {
     Problem::new(S::NOT_FOUND, "unknown-revision", "Nobody knows the revision", detail)
 }
 
+/// Several revisions are called so.
+pub(super) fn ambiguous(detail: String) -> Problem {
+    Problem::new(S::CONFLICT, "ambiguous-revision", "Several revisions are called so", detail)
+}
+
 pub(super) fn records_unreadable() -> Problem {
     store_unavailable(
         "The store of records cannot be read now. Check that this origin reaches it (`data_dir`, or the engine of \
@@ -195,6 +200,9 @@ impl From<VersionError> for Problem {
         match error {
             VersionError::NoSuchService(name) => no_such_service(&name),
             VersionError::NotRetained(..) => Self::new(S::NOT_FOUND, "no-such-version", "No such version", detail),
+            VersionError::Ambiguous { candidates, .. } => {
+                ambiguous(detail).with_errors(serde_json::to_value(candidates).unwrap_or_default())
+            }
             VersionError::NothingPublished(_) => {
                 Self::new(S::CONFLICT, "nothing-published", "Nothing is published", detail)
             }

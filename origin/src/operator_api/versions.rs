@@ -10,6 +10,7 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::part;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
+use weir_publish::CURRENT;
 use weir_runtime::serve::Body;
 
 use super::uncached;
@@ -24,6 +25,9 @@ const LARGEST_PAGE: usize = 200;
 
 /// Listed differences by default.
 const DEFAULT_DIFFERENCES: usize = 100;
+
+/// The longest reason of a change.
+const MAX_REASON_BYTES: usize = 256;
 
 /// The most listed differences.
 const MOST_DIFFERENCES: usize = 1000;
@@ -53,72 +57,87 @@ pub(super) async fn history(versions: &Versions, name: &ServiceName, head: &Part
 
 /// `GET …/diff?from=…&to=…`.
 pub(super) async fn diff(versions: &Versions, name: &ServiceName, head: &Parts) -> Result<Response<Body>, Problem> {
-    let (mut limit, mut from, mut to) = (DEFAULT_DIFFERENCES, None::<TarballDigest>, None::<TarballDigest>);
+    let (mut limit, mut from, mut to) = (DEFAULT_DIFFERENCES, None::<String>, None::<String>);
     for (key, value) in query::pairs(head.uri.query().unwrap_or_default())? {
         match key {
             "limit" => limit = bounded(key, &value, MOST_DIFFERENCES)?,
-            "from" => from = Some(query::parsed(key, &value)?),
-            "to" => to = Some(query::parsed(key, &value)?),
+            "from" => from = Some(value.into_owned()),
+            "to" => to = Some(value.into_owned()),
             other => return Err(QueryError::unknown(other, "`from`, `to` and `limit`").into()),
         }
     }
     let (Some(from), Some(to)) = (from, to) else {
-        return Err(QueryError::new("name two digests: `…/diff?from=b3-…&to=b3-…`").into());
+        return Err(QueryError::new("name two revisions: `…/diff?from=previous&to=current`").into());
     };
-    let diff = versions.diff(name, &from, &to, limit).await?;
-    Ok(uncached(&diff))
+    let (from, to) = (versions.resolve(name, &from).await?, versions.resolve(name, &to).await?);
+    let mut answer = json!(versions.diff(name, &from.digest, &to.digest, limit).await?);
+    (answer["from"], answer["to"]) = (json!(from), json!(to));
+    Ok(uncached(&answer))
 }
 
-/// The body of a rollback or a pin. With `generation` it applies only to this generation.
-#[derive(Debug, Deserialize)]
+/// The body of a rollback, a pin or an unpin. With `generation` it applies only to this generation.
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VersionRequest {
     digest: Option<TarballDigest>,
+    revision: Option<String>,
     generation: Option<Generation>,
+    reason: Option<String>,
 }
 
 impl VersionRequest {
     /// Parses the body; an empty one has no fields.
     pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
         if body.is_empty() {
-            return Ok(Self { digest: None, generation: None });
+            return Ok(Self::default());
         }
-        weir_protocol::json::from_slice(body)
-            .map_err(|error| Problem::malformed(format!("the body: {}.", explained(&error))))
+        let request: Self = weir_protocol::json::from_slice(body)
+            .map_err(|error| Problem::malformed(format!("the body: {}.", explained(&error))))?;
+        if request.reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON_BYTES) {
+            return Err(Problem::malformed(format!("`reason` has more than {MAX_REASON_BYTES} bytes.")));
+        }
+        if request.digest.is_some() && request.revision.is_some() {
+            return Err(Problem::malformed("name either `digest` or `revision`."));
+        }
+        Ok(request)
+    }
+
+    fn change(&mut self, by: &str) -> ChangeRequest {
+        ChangeRequest { by: Some(by.to_owned()), reason: self.reason.take(), expected: self.generation }
+    }
+
+    /// What the request names.
+    fn named(&self) -> Option<String> {
+        self.digest.map(|digest| digest.to_string()).or_else(|| self.revision.clone())
     }
 
     /// Publishes a retained version again, and pins the service to it.
-    pub(super) async fn roll_back(
-        self,
-        versions: &Versions,
-        name: &ServiceName,
-        by: Option<String>,
-    ) -> Result<(), Problem> {
-        let missing = || Problem::malformed("name the `digest` to roll back to; `…/history` lists the retained ones.");
-        let digest = self.digest.ok_or_else(missing)?;
-        Ok(versions.roll_back(name, &digest, ChangeRequest { by, expected: self.generation }).await?)
+    pub(super) async fn roll_back(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
+        let missing =
+            || Problem::malformed("name the `revision` to roll back to; `…/history` lists the retained ones.");
+        let to = versions.resolve(name, &self.named().ok_or_else(missing)?).await?;
+        Ok(versions.roll_back(name, &to.digest, self.change(by)).await?)
     }
 
-    /// Pins the service to its current version.
-    pub(super) async fn pin(self, versions: &Versions, name: &ServiceName, by: Option<String>) -> Result<(), Problem> {
-        if self.digest.is_some() {
-            let detail = "a pin applies to the current version; `…/rollback` returns to a digest and pins it.";
-            return Err(Problem::malformed(detail));
+    /// Pins the service to its current version, which the request may name.
+    pub(super) async fn pin(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
+        if let Some(named) = self.named() {
+            let (named, current) = (versions.resolve(name, &named).await?, versions.resolve(name, CURRENT).await?);
+            if named.digest != current.digest {
+                let detail = "a pin applies to the current version; `…/rollback` returns to another one and pins it.";
+                return Err(Problem::malformed(detail));
+            }
+            self.generation.get_or_insert(current.generation);
         }
-        Ok(versions.pin(name, ChangeRequest { by, expected: self.generation }).await?)
+        Ok(versions.pin(name, self.change(by)).await?)
     }
 
     /// Lets the service follow its ref again.
-    pub(super) async fn unpin(
-        self,
-        versions: &Versions,
-        name: &ServiceName,
-        by: Option<String>,
-    ) -> Result<(), Problem> {
-        if self.digest.is_some() {
-            return Err(Problem::malformed("`digest` is not allowed here."));
+    pub(super) async fn unpin(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
+        if self.named().is_some() {
+            return Err(Problem::malformed("neither `digest` nor `revision` is allowed here."));
         }
-        versions.unpin(name, ChangeRequest { by, expected: self.generation }).await?;
+        versions.unpin(name, self.change(by)).await?;
         Ok(())
     }
 }

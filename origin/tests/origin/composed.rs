@@ -86,7 +86,7 @@ async fn a_chart_and_values_are_published_together_and_each_change_costs_its_own
     assert_eq!((&failure["of"], &failure["repository"]), (&json!("repository"), &json!("charts")), "{failure}");
 
     // A rollback by digest, and the history, name the parts.
-    let change = ChangeRequest { by: None, expected: None };
+    let change = ChangeRequest::default();
     let versions = node.running.versions();
     versions.roll_back(&service(), &publication.digest, change.clone()).await.unwrap();
     let back = node.published(|now| now.publication().digest == publication.digest).await;

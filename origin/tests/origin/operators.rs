@@ -122,16 +122,37 @@ async fn versions_are_listed_compared_rolled_back_and_unpinned() {
     let order = json!({ "digest": from, "generation": old.publication().generation });
     let lost = operator.send(Method::POST, "/v1/services/shop-prod/rollback", &[], Some(order)).await;
     assert_eq!((lost.status.as_u16(), lost.problem().0), (409, "lost-update"));
-    let order = json!({ "digest": from, "generation": new.publication().generation });
+    // Revisions by what people call them.
+    let commit = old.publication().commit.as_ref().unwrap().to_string();
+    for named in [&commit[..9], &from.to_string()[..12], "previous"] {
+        let named = operator.get(&format!("/v1/services/shop-prod/diff?from={named}&to=current")).await.body;
+        assert_eq!(
+            (&named["from"]["digest"], &named["to"]["digest"], &named["changed"]),
+            (&json!(from), &json!(to), &json!(1))
+        );
+    }
+    let pin =
+        async |method: Method, body: Value| operator.send(method, "/v1/services/shop-prod/pin", &[], Some(body)).await;
+    let another = pin(Method::PUT, json!({ "revision": "previous" })).await;
+    assert_eq!((another.status.as_u16(), another.problem().1.contains("rollback")), (400, true), "{another:?}");
+    let long = pin(Method::PUT, json!({ "revision": "current", "reason": "r".repeat(257) })).await;
+    assert_eq!((long.status.as_u16(), long.problem().1.contains("`reason`")), (400, true), "{long:?}");
+    let reason = "the old one\ncrashes";
+    let order = json!({ "revision": commit, "generation": new.publication().generation, "reason": reason });
     let back = operator.send(Method::POST, "/v1/services/shop-prod/rollback", &[], Some(order)).await;
     assert_eq!((back.status.as_u16(), &back.body["status"]["condition"]), (200, &json!("pinned")), "{back:?}");
     assert_eq!(node.descriptor().await.publication().digest, from);
     let history = operator.get("/v1/services/shop-prod/history").await;
-    assert_eq!(history.body["publications"][0]["by"], "operator-1");
+    let newest = &history.body["publications"][0];
+    assert_eq!((&newest["by"], &newest["reason"]), (&json!("operator-1"), &json!(reason)));
+    // Two publications of one commit have one content: they are the same version.
+    assert_eq!(operator.get(&format!("/v1/services/shop-prod/diff?from={commit}&to={to}")).await.status, 200);
 
     // Let go, and held where it is.
-    assert_eq!(operator.delete("/v1/services/shop-prod/pin").await.status, 200);
+    assert_eq!(pin(Method::DELETE, json!({ "reason": "mended" })).await.status, 200);
     node.published(|now| now.publication().digest == to).await;
+    let history = operator.get("/v1/services/shop-prod/history").await.body;
+    assert!(history["publications"].as_array().unwrap().iter().any(|one| one["reason"] == "mended"), "{history}");
     assert_eq!(operator.send(Method::PUT, "/v1/services/shop-prod/pin", &[], None).await.status, 200);
     upstream.push("deploy/app.yaml", b"replicas: 10\n");
     node.poll().await;

@@ -79,7 +79,7 @@ async fn what_a_service_publishes_is_a_part_and_its_rollbacks_pass_through() {
 
     // Whoever rolls the part back does so for all that are composed of it, also while the upstream is down.
     charts.is_down.store(true, Ordering::Relaxed);
-    let (versions, change) = (node.running.versions(), ChangeRequest { by: None, expected: None });
+    let (versions, change) = (node.running.versions(), ChangeRequest::default());
     versions.roll_back(&named("shop-chart"), &of_chart.digest, change.clone()).await.unwrap();
     let back = node.published(has_tarball("chart", of_chart.digest)).await;
     assert_eq!((back.publication().digest, &back.publication().parts), (publication.digest, &publication.parts));

@@ -75,7 +75,7 @@ impl Composed {
         let (composed, part) = (format!("composed-{number}"), format!("shop-{}", next(number)));
         let (home, other) = (owners[&format!("shop-{number}")], owners[&part]);
         self.hub.upstream.take_away();
-        let (versions, change) = (nodes[&other].running.versions(), ChangeRequest { by: None, expected: None });
+        let (versions, change) = (nodes[&other].running.versions(), ChangeRequest::default());
         let service = part.parse().unwrap();
         let has = async |nodes: &BTreeMap<usize, Node>, digest: TarballDigest| {
             let now = current(nodes, &composed).await;

@@ -7,7 +7,7 @@ use weir_source::WithoutPin;
 use crate::prelude::*;
 
 fn change_by(by: &str) -> ChangeRequest {
-    ChangeRequest { by: Some(by.to_owned()), expected: None }
+    ChangeRequest { by: Some(by.to_owned()), ..ChangeRequest::default() }
 }
 
 fn digest(descriptor: &Descriptor) -> TarballDigest {
