@@ -120,7 +120,7 @@ fn config(dir: &Path, services: usize) -> anyhow::Result<Config> {
     let tls = TlsConfig { certificate: file("origin.pem"), key: file("origin.key"), client_ca: file("ca.pem") };
     let mut config = Config::new("origin-1".parse()?, file("data"), tls);
     config.operator_listen = Some(([127, 0, 0, 1], 0).into());
-    config.operator.operator_token_file = Some(file("token"));
+    config.operator_api.operator_token_file = Some(file("token"));
     let mut repository =
         RepositoryConfig::new("shop".parse()?, file("upstream.git").canonicalize()?.to_str().context("a path")?);
     repository.poll_interval = Duration::from_secs(3600);

@@ -58,8 +58,8 @@ impl LoadedCertificates {
         let edges = ListenerTls::new(tls::server_config(&of_edges.certificate, &of_edges.key, required)?, of_edges)?;
         let operators = config
             .operator_listen
-            .map(|_| ListenerTls::new(config.operator.server_tls(of_edges)?, &config.operator.tls(of_edges)));
-        let operators = operators.transpose().context("[operator]")?;
+            .map(|_| ListenerTls::new(config.operator_api.server_tls(of_edges)?, &config.operator_api.tls(of_edges)));
+        let operators = operators.transpose().context("[operator_api]")?;
         let mut etcd = Vec::new();
         if let Some(files) = config.cluster.as_ref().and_then(|cluster| cluster.etcd.as_ref()) {
             // Who connects to etcd says what is wrong with a file.
@@ -197,7 +197,7 @@ impl Certificates {
 
 /// The files that are read.
 pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
-    let operators = config.operator_listen.map(|_| config.operator.tls(&config.tls));
+    let operators = config.operator_listen.map(|_| config.operator_api.tls(&config.tls));
     let each = [Some(config.tls.clone()), operators].into_iter().flatten();
     let etcd = config.cluster.iter().filter_map(|cluster| cluster.etcd.as_ref());
     let etcd = etcd.flat_map(|files| files.certificate.iter().chain(&files.ca).cloned());

@@ -58,6 +58,7 @@ pub mod cluster_records {
 pub use families::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;
+pub use operator_api::{OperatorRequest, operator_requests};
 pub use running::Running;
 pub use start::start;
 pub use stored_documents::{StoredDocuments, stored_documents};

@@ -117,7 +117,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     telemetry::init_logs("info", LogFormat::of_role())?;
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
-    config.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let name = config.name.clone();
     let mut stop = pin!(shutdown::requested());
     // It may wait for the store.

@@ -356,7 +356,7 @@ async fn follow_definitions(
     let dependencies = Dependencies {
         file: Documents::new(&config.repositories, &config.services),
         stored,
-        secrets_dir: config.operator.secrets_dir.clone(),
+        secrets_dir: config.operator_api.secrets_dir.clone(),
         limits: config.limits.clone(),
         context,
     };

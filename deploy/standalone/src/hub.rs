@@ -44,7 +44,7 @@ async fn serve(HubArguments { origin: file, edge: edge_file }: &HubArguments) ->
     let mut hangups = signal(SignalKind::hangup())?;
     let origin = weir_origin::config::Config::load(file)?;
     let edge = weir_edge::Config::load(edge_file)?;
-    origin.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    origin.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     weir_edge::check::warnings(&edge).iter().for_each(|warning| tracing::warn!("{warning}"));
     let (name, drain_deadline) = (edge.name(), edge.drain_deadline);
     let mut stop = pin!(shutdown::requested());

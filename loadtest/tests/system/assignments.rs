@@ -29,7 +29,7 @@ async fn site() -> anyhow::Result<(Site, String)> {
     let services = [("shop-prod", "prod"), ("shop-stage", "stage"), ("bank", "bank")];
     let services = services.map(|(name, folder)| service(name, "main", &format!("deploy/{folder}"))).concat();
     let plan = Plan {
-        services: format!("{services}[operator]\noperator_token_file = \"operator-token\"\n"),
+        services: format!("{services}[operator_api]\noperator_token_file = \"operator-token\"\n"),
         follows: vec!["*"],
         exec: Some("echo $WEIR_SERVICE >> ../../../../hooks".to_owned()),
         auth: "mode = 'required'\nkeys = ['fleet.key.pub']",

@@ -24,7 +24,7 @@ async fn site() -> anyhow::Result<(Site, SocketAddr)> {
     };
     let (site, listen) = (Site::new(fill, plan).await?, free_address()?);
     let origin = fs::read_to_string(site.path("origin.toml"))?;
-    let operator = "[operator]\noperator_token_file = 'operator-token'\n";
+    let operator = "[operator_api]\noperator_token_file = 'operator-token'\n";
     fs::write(site.path("origin.toml"), format!("operator_listen = \"{listen}\"\n{origin}\n{operator}"))?;
     fs::write(site.path("operator-token"), TOKEN)?;
     Ok((site, listen))

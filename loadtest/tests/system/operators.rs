@@ -29,7 +29,7 @@ pub(crate) async fn site() -> anyhow::Result<(Site, String)> {
     let file = fs::read_to_string(site.path("origin.toml"))?;
     let (nothing, _) = file.split_once("[[repository]]").context("there is a repository")?;
     // The upstream of a test is on this machine.
-    let operators = "[operator]\noperator_token_file = \"operator-token\"\nsecrets_dir = \"secrets\"\n\
+    let operators = "[operator_api]\noperator_token_file = \"operator-token\"\nsecrets_dir = \"secrets\"\n\
                      [upstreams]\nprivate_addresses = true\n";
     fs::write(site.path("origin.toml"), format!("operator_listen = \"{listen}\"\n{nothing}{operators}"))?;
     fs::write(site.path("operator-token"), TOKEN)?;

@@ -49,7 +49,7 @@ async fn dead_agents_are_silent_and_idle_ones_live() -> anyhow::Result<()> {
     let mut site = Site::new(fill, plan).await?;
     let (dir, listen) = (site.path(""), free_address()?);
     let origin = fs::read_to_string(dir.join("origin.toml"))?;
-    let operator = "[operator]\noperator_token_file = 'operator-token'\n";
+    let operator = "[operator_api]\noperator_token_file = 'operator-token'\n";
     fs::write(dir.join("origin.toml"), format!("operator_listen = \"{listen}\"\n{origin}\n{operator}"))?;
     fs::write(dir.join("operator-token"), TOKEN)?;
     token(&dir, "key --out fleet.key")?;

@@ -33,7 +33,7 @@ pub(crate) fn permitted(
             continue;
         }
         let Some(secrets_dir) = secrets_dir else {
-            refused.push((field, "operators can name files only if `[operator] secrets_dir` is set".to_owned()));
+            refused.push((field, "operators can name files only if `[operator_api] secrets_dir` is set".to_owned()));
             continue;
         };
         let mut components = file.components();

@@ -24,13 +24,13 @@ impl Config {
         let mut check = FileCheck::default();
         check_tls("[tls]", &self.tls, &mut check);
         check.record("[cluster] needs another [tls] certificate", self.check_member_certificate().err());
-        let of_operators = self.operator.tls(&self.tls);
+        let of_operators = self.operator_api.tls(&self.tls);
         if self.operator_listen.is_some() && of_operators != self.tls {
-            check_tls("[operator]", &of_operators, &mut check);
+            check_tls("[operator_api]", &of_operators, &mut check);
         }
-        check.record("[operator]", self.operator.token().err());
-        if let Some(dir) = self.operator.secrets_dir.as_ref().filter(|dir| !dir.is_dir()) {
-            check.missing.push(format!("[operator] `secrets_dir` {} does not exist (yet)", dir.display()));
+        check.record("[operator_api]", self.operator_api.token().err());
+        if let Some(dir) = self.operator_api.secrets_dir.as_ref().filter(|dir| !dir.is_dir()) {
+            check.missing.push(format!("[operator_api] `secrets_dir` {} does not exist (yet)", dir.display()));
         }
         let access = self.access.files();
         let keys = access.keys.iter().map(|key| AccessFiles { keys: vec![key.clone()], deny: None });
@@ -58,7 +58,7 @@ impl Config {
         for repository in &self.repositories {
             check_repository(repository, &mut check);
         }
-        check.warnings = self.secret_warnings();
+        check.warnings = self.warnings();
         check
     }
 
@@ -77,12 +77,29 @@ impl Config {
         self.cluster.as_ref()?.etcd.as_ref()
     }
 
-    /// The files of secrets that others can read or change.
-    pub fn secret_warnings(&self) -> Vec<String> {
+    /// What works, and should not stay so: files of secrets that others can read or change, and keys that will go.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.secret_warnings();
+        if self.has_former_operator {
+            warnings.push(
+                "[operator] is called [operator_api] now; the next release does not read the old name".to_owned(),
+            );
+        }
+        if self.operator_api.operator_token_file.is_some() {
+            warnings.push(
+                "[operator_api] `operator_token_file`: everybody with this token is an admin, and the audit log cannot tell them \
+                 apart; give each operator an [[operator]] with a role"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+
+    fn secret_warnings(&self) -> Vec<String> {
         let own = [
             ("[tls] `key`", Some(&self.tls.key)),
-            ("[operator] `key`", self.operator.key.as_ref()),
-            ("[operator] `operator_token_file`", self.operator.operator_token_file.as_ref()),
+            ("[operator_api] `key`", self.operator_api.key.as_ref()),
+            ("[operator_api] `operator_token_file`", self.operator_api.operator_token_file.as_ref()),
             ("[admin] `metrics_token_file`", self.admin.metrics_token_file.as_ref()),
             ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
             ("[cluster] `etcd.key`", self.etcd().and_then(|etcd| etcd.key.as_ref())),

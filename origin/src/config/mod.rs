@@ -30,7 +30,8 @@ pub use cluster::{ClusterConfig, EngineName};
 pub use fleet::{AgentConfig, AssignmentConfig};
 pub(crate) use fleet::{EntryDocument, IssuerDocument};
 pub use limits::LimitsConfig;
-pub use operator::OperatorConfig;
+pub(crate) use operator::BY_TOKEN;
+pub use operator::{OperatorApiConfig, OperatorConfig, OperatorRole};
 pub use signing::SigningConfig;
 pub use weir_store::{EtcdConfig, StoreConfig};
 
@@ -44,9 +45,9 @@ pub const RELOADABLE: &[&str] = &[
     "agent",
     "assignment",
     "tls",
-    "operator.certificate",
-    "operator.key",
-    "operator.client_ca",
+    "operator_api.certificate",
+    "operator_api.key",
+    "operator_api.client_ca",
 ];
 
 /// The configuration of an origin: its listeners and its data.
@@ -84,9 +85,15 @@ pub struct Config {
     /// content. The command line sets it for one run.
     #[serde(skip)]
     pub lower_generations: bool,
-    /// Access to `operator_listen`.
+    /// The listener of operators.
     #[serde(default)]
-    pub operator: OperatorConfig,
+    pub operator_api: OperatorApiConfig,
+    /// Who has access to it.
+    #[serde(default, rename = "operator", deserialize_with = "operator::operators_or_former")]
+    pub operators: Vec<OperatorConfig>,
+    /// The file calls `[operator_api]` `[operator]`, as in the release before.
+    #[serde(skip)]
+    pub has_former_operator: bool,
     /// Keys and denials that are announced to edges.
     #[serde(default)]
     pub access: AccessConfig,
@@ -154,7 +161,9 @@ impl Config {
             tls,
             generation_floor: 0,
             lower_generations: false,
-            operator: OperatorConfig::default(),
+            operator_api: OperatorApiConfig::default(),
+            operators: Vec::new(),
+            has_former_operator: false,
             access: AccessConfig::default(),
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
@@ -186,10 +195,13 @@ impl Config {
     /// The file cannot be read, or a key is unknown or has a wrong value.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut read: Self = config::read(path)?;
+        if let Some(former) = operator::take_former(&mut read.operators) {
+            (read.operator_api, read.has_former_operator) = (former, true);
+        }
         let base = config::base_dir(path);
         let tls = &mut read.tls;
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
-        let paths = own.into_iter().chain(read.access.paths()).chain(read.operator.paths());
+        let paths = own.into_iter().chain(read.access.paths()).chain(read.operator_api.paths());
         let paths = paths.chain(read.store.paths()).chain(&mut read.admin.metrics_token_file);
         let paths = paths.chain(read.cluster.iter_mut().flat_map(ClusterConfig::paths));
         for path in paths.chain(&mut read.signing.keys) {
@@ -212,7 +224,8 @@ impl Config {
         let mut wrong = self.limits.errors();
         wrong.extend(self.log.error().map(str::to_owned));
         wrong.extend(self.signing.error());
-        wrong.extend(self.operator.error().map(str::to_owned));
+        wrong.extend(self.operator_api.error().map(str::to_owned));
+        wrong.extend(operator::errors(&self.operators));
         wrong.extend(self.retention.errors());
         wrong.extend(self.store.errors());
         wrong.extend(self.cluster.iter().flat_map(|cluster| cluster.errors(&self.store)));

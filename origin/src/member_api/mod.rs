@@ -12,7 +12,8 @@ use weir_runtime::admin;
 use weir_runtime::serve::{Body, RequestBody};
 
 use crate::cluster::{Cluster, Replicas, Unreadable};
-use crate::member_client::{CALLER, CLUSTER, Readiness, Route, SECRET};
+use crate::config::OperatorRole;
+use crate::member_client::{CALLER, CALLER_ROLE, CLUSTER, Readiness, Route, SECRET};
 use crate::operator_api::OperatorApi;
 
 /// `Retry-After` while the store cannot be read.
@@ -87,7 +88,8 @@ impl MemberApi {
             return Problem::malformed("the forwarded path cannot be read.").into_response();
         };
         *request.uri_mut() = Uri::from(path);
-        let shown = request.headers_mut().remove(SECRET);
+        let (shown, role) = (request.headers_mut().remove(SECRET), request.headers_mut().remove(CALLER_ROLE));
+        let role = role.and_then(|role| OperatorRole::ALL.into_iter().find(|each| role == each.as_str()));
         let caller = match request.headers_mut().remove(CALLER).map(|name| name.to_str().map(str::parse)) {
             None => None,
             Some(Ok(Ok(_))) if !shown.is_some_and(|shown| self.cluster.secrets().admit(&shown)) => {
@@ -96,7 +98,7 @@ impl MemberApi {
             Some(Ok(Ok(caller))) => Some(caller),
             Some(_) => return Problem::malformed("`Weir-Caller` is not the name of an operator.").into_response(),
         };
-        self.operators.forwarded(request, caller, by).await
+        self.operators.forwarded(request, caller.zip(Some(role)), by).await
     }
 }
 

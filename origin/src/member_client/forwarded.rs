@@ -10,10 +10,10 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_runtime::serve::BoxError;
 
-use super::route::{CALLER, CLUSTER, SECRET};
+use super::route::{CALLER, CALLER_ROLE, CLUSTER, SECRET};
 
 /// What belongs to the connection of the client, or authenticates the client at this origin alone.
-const NOT_FORWARDED: [HeaderName; 13] = [
+const NOT_FORWARDED: [HeaderName; 14] = [
     header::HOST,
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -25,6 +25,7 @@ const NOT_FORWARDED: [HeaderName; 13] = [
     header::CONTENT_LENGTH,
     header::AUTHORIZATION,
     CALLER,
+    CALLER_ROLE,
     CLUSTER,
     SECRET,
 ];
@@ -70,6 +71,7 @@ mod tests {
             "host",
             "authorization",
             "weir-caller",
+            "weir-caller-role",
             "weir-member-secret",
             "transfer-encoding",
             "if-match",

@@ -28,9 +28,17 @@ use weir_runtime::tls::{self, TlsError};
 pub(crate) use self::error::MemberError;
 use self::forwarded::AnswerBody;
 pub(crate) use self::metrics::MemberMetrics;
-pub(crate) use self::route::{CALLER, CLUSTER, Route, SECRET};
+pub(crate) use self::route::{CALLER, CALLER_ROLE, CLUSTER, Route, SECRET};
 use crate::config::TlsConfig;
 use crate::metrics::Metrics;
+
+/// An operator for whom this origin speaks.
+pub(crate) struct ForwardedCaller<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) role: &'static str,
+    /// What shows the member that this origin may do so.
+    pub(crate) secret: Option<HeaderValue>,
+}
 
 /// How long a member may take to answer a message, connecting included.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -143,15 +151,15 @@ impl MemberClient {
         HeartbeatAnswer::parse(&body).map_err(|error| MemberError::BadAnswer(error.to_string()))
     }
 
-    /// Passes a request on to the member at `url`, and returns its answer as it is. `caller`: the operator, and what shows
-    /// the member that this origin may speak for it; `None` for a webhook.
+    /// Passes a request on to the member at `url`, and returns its answer as it is. `caller`: the operator; `None`
+    /// for a webhook.
     ///
     /// # Errors
     /// There is no answer.
     pub(crate) async fn forward(
         &self,
         url: &str,
-        caller: Option<(&str, Option<HeaderValue>)>,
+        caller: Option<ForwardedCaller<'_>>,
         request: Request<Body>,
     ) -> Result<Response<Body>, MemberError> {
         let (kind, permits) = match caller {
@@ -166,9 +174,10 @@ impl MemberClient {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut forwarded = member_request(head.method, url, Route::Forwarded(path), body)?;
         *forwarded.headers_mut() = forwarded::headers(head.headers);
-        if let Some((caller, secret)) = caller {
-            let caller = HeaderValue::from_str(caller).expect("the name of an operator is visible ASCII");
+        if let Some(ForwardedCaller { name, role, secret }) = caller {
+            let caller = HeaderValue::from_str(name).expect("the name of an operator is visible ASCII");
             forwarded.headers_mut().insert(CALLER, caller);
+            forwarded.headers_mut().insert(CALLER_ROLE, HeaderValue::from_static(role));
             forwarded.headers_mut().extend(secret.map(|secret| (SECRET, secret)));
         }
         let (head, body) = self.send(kind, forwarded, FORWARD_TIMEOUT).await?.into_parts();

@@ -15,6 +15,10 @@ const FORWARDED: &str = "operator";
 /// The operator of a forwarded request. Webhooks have none.
 pub(crate) const CALLER: HeaderName = HeaderName::from_static("weir-caller");
 
+/// The role of that operator. The origin that sends it has decided by it already: the receiver logs it. One of an earlier
+/// version sends none.
+pub(crate) const CALLER_ROLE: HeaderName = HeaderName::from_static("weir-caller-role");
+
 /// What shows that the origin that passes a request of an operator on is a member: see [`crate::cluster::Secrets`].
 pub(crate) const SECRET: HeaderName = HeaderName::from_static("weir-member-secret");
 

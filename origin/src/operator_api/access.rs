@@ -1,27 +1,29 @@
 //! Authentication of operators: by client certificate or token.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use ring::digest::{SHA256, digest};
 use serde_json::json;
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_runtime::identity::Role;
-use weir_runtime::operator_token::{NotAdmitted, OperatorToken};
+use weir_runtime::operator_token::{NotAdmitted, OperatorToken, presented};
 use weir_runtime::serve::{Body, Peer};
 
+use super::permissions::Permissions;
 use super::{no_keys, uncached};
-
-/// The name of an operator who authenticates with the token.
-const BY_TOKEN: &str = "token";
+use crate::config::{BY_TOKEN, OperatorConfig, OperatorRole};
 
 /// The operator of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Caller {
     /// From the certificate, or `token`.
     pub(super) name: String,
+    pub(super) may: Permissions,
     pub(super) proof: Proof,
 }
 
@@ -44,18 +46,45 @@ impl Caller {
 pub(super) fn whoami(head: &Parts, caller: &Caller) -> Result<Response<Body>, Problem> {
     no_keys(head)?;
     let by = if caller.proof == Proof::Token { "token" } else { "certificate" };
-    Ok(uncached(&json!({ "name": caller.name, "role": "admin", "services": null, "by": by })))
+    let Permissions { role, services, .. } = &caller.may;
+    Ok(uncached(&json!({ "name": caller.name, "role": role, "services": services.as_deref(), "by": by })))
 }
 
 /// Checks credentials. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     token: Option<Arc<OperatorToken>>,
+    operators: Arc<Operators>,
+}
+
+/// The operators of the configuration, by what proves them.
+#[derive(Debug, Default)]
+struct Operators {
+    by_token: BTreeMap<[u8; 32], Known>,
+    by_certificate: BTreeMap<NodeName, Known>,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    name: NodeName,
+    may: Permissions,
+}
+
+impl Known {
+    fn caller(&self, proof: Proof) -> Caller {
+        Caller { name: self.name.to_string(), may: self.may.clone(), proof }
+    }
 }
 
 impl Access {
-    pub(super) fn new(token: Option<OperatorToken>) -> Self {
-        Self { token: token.map(Arc::new) }
+    pub(super) fn new(token: Option<OperatorToken>, configs: &[OperatorConfig]) -> Self {
+        let mut operators = Operators::default();
+        for config in configs {
+            let known = || Known { name: config.name.clone(), may: Permissions::of(config) };
+            operators.by_token.extend(config.token_digest().map(|digest| (digest, known())));
+            operators.by_certificate.extend(config.certificate.clone().map(|name| (name, known())));
+        }
+        Self { token: token.map(Arc::new), operators: operators.into() }
     }
 
     /// Authenticates a request, and returns the operator.
@@ -67,12 +96,36 @@ impl Access {
                 let title = "The client certificate has expired";
                 return Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail));
             }
-            return Ok(Caller { name: identity.name.to_string(), proof: Proof::Certificate });
+            let Operators { by_token, by_certificate } = &*self.operators;
+            if by_token.is_empty() && by_certificate.is_empty() {
+                let may = Permissions::of_role(OperatorRole::Admin);
+                return Ok(Caller { name: identity.name.to_string(), may, proof: Proof::Certificate });
+            }
+            let known = by_certificate.get(&identity.name).ok_or_else(|| unknown_certificate(&identity.name))?;
+            return Ok(known.caller(Proof::Certificate));
         }
-        let token = self.token.as_ref().ok_or_else(no_token_configured)?;
-        token.admits(headers).await.map_err(not_admitted)?;
-        Ok(Caller { name: BY_TOKEN.to_owned(), proof: Proof::Token })
+        // What can be learned by the time that this takes is about digests, of which no token follows.
+        let presented = presented(headers).map(|token| digest(&SHA256, token));
+        let known = presented.and_then(|digest| self.operators.by_token.get(digest.as_ref()));
+        if let Some(known) = known {
+            return Ok(known.caller(Proof::Token));
+        }
+        match &self.token {
+            Some(token) => token.admits(headers).await.map_err(not_admitted)?,
+            None if self.operators.by_token.is_empty() => return Err(no_token_configured()),
+            None => return Err(not_admitted(NotAdmitted::Unauthorized)),
+        }
+        let may = Permissions::of_role(OperatorRole::Admin);
+        Ok(Caller { name: BY_TOKEN.to_owned(), may, proof: Proof::Token })
     }
+}
+
+fn unknown_certificate(name: &NodeName) -> Problem {
+    let detail = format!(
+        "The client certificate is that of operator `{name}`, whom no [[operator]] of the origin's configuration names: add one \
+         with `certificate = \"{name}\"` and a role."
+    );
+    Problem::new(StatusCode::FORBIDDEN, "unknown-operator", "The operator is not known", detail)
 }
 
 fn no_token_configured() -> Problem {
@@ -80,9 +133,8 @@ fn no_token_configured() -> Problem {
         StatusCode::FORBIDDEN,
         "no-operator-token",
         "No operator token is configured",
-        "Connect with a client certificate whose SAN is `spiffe://<trust domain>/operator/<name>`; or set `operator_token_file` in \
-         `[operator]` of the origin's configuration to a file with a token of at least 16 bytes, and send it as \
-         `Authorization: Bearer <token>`.",
+        "Connect with a client certificate whose SAN is `spiffe://<trust domain>/operator/<name>`; or add an `[[operator]]` with \
+         `token_sha256` to the origin's configuration, and send its token as `Authorization: Bearer <token>`.",
     )
 }
 
@@ -92,7 +144,7 @@ fn not_admitted(why: NotAdmitted) -> Problem {
             StatusCode::UNAUTHORIZED,
             "unauthorized",
             "The operator token is missing or wrong",
-            "Send the token of `operator_token_file` as `Authorization: Bearer <token>`, or connect with a client certificate \
+            "Send the token of an operator as `Authorization: Bearer <token>`, or connect with a client certificate \
              whose SAN is `spiffe://<trust domain>/operator/<name>`.",
         )
         .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"weir\"")),
@@ -113,7 +165,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_certificate_that_expires_ends_requests_on_its_open_connection() {
-        let (access, now) = (Access::new(None), SystemTime::now());
+        let (access, now) = (Access::new(None, &[]), SystemTime::now());
         let identity = Some(Identity { role: Role::Operator, name: "ops".parse().unwrap() });
         let peer = Peer { address: ([127, 0, 0, 1], 1).into(), identity, certificate_ends: Some(now) };
         assert_eq!(access.check(&HeaderMap::new(), &peer, now).await.unwrap().name, "ops");

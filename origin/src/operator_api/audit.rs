@@ -2,19 +2,26 @@
 
 use http::{Method, Response, StatusCode};
 use serde::Deserialize;
+use weir_protocol::assignment::{Agent, Assignment};
+use weir_protocol::issuer::Issuer;
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
+use super::OperatorApi;
 use super::access::Caller;
 use super::route::Route;
-use crate::catalog::LONGEST_REASON;
+use crate::catalog::{LONGEST_REASON, version};
 
 /// What a line says besides who, what and the result.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// Why the operator wants it.
     given_reason: Option<String>,
+    /// The version of the object before the request, or the digest of its tarball, as far as this origin answers.
+    pub(super) before: Option<String>,
+    /// The same after it.
+    pub(super) after: Option<String>,
 }
 
 impl Facts {
@@ -39,14 +46,36 @@ pub(super) fn log(
     (facts, answer): (&Facts, &Result<Response<Body>, Problem>),
 ) {
     let (status, reason) = end(answer);
-    let given_reason = facts.given_reason.as_deref();
+    let Facts { given_reason, before, after } = facts;
+    let role = by.may.role.as_str();
     let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by().map(NodeName::as_str));
-    tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, given_reason, "operator request");
+    tracing::info!(
+        by, role, forwarded_by, %method, path = %route, status = status.as_u16(), reason, given_reason, before, after,
+        "operator request"
+    );
 }
 
 /// Logs one line for a document that a batch has stored.
 pub(super) fn log_part(by: &str, kind: &str, name: &str, outcome: &str) {
     tracing::info!(by, kind, name, outcome, "operator request: a document of a batch");
+}
+
+impl OperatorApi {
+    /// The version of the document of an object, or the digest that a service is at where the request is about versions.
+    pub(super) fn version_of(&self, route: &Route) -> Option<String> {
+        let definitions = &self.catalog.snapshot().definitions;
+        match route {
+            Route::Rollback(name) | Route::Pin(name) => {
+                Some(self.catalog.service(name)?.current()?.publication().digest.to_string())
+            }
+            Route::Service(name) => Some(version(&definitions.services.get(name)?.document)),
+            Route::Repository(name) => Some(version(&definitions.repositories.get(name)?.document)),
+            Route::Agent(name) => Some(version(&self.fleet.get::<Agent>(name)?.0)),
+            Route::Assignment(name) => Some(version(&self.fleet.get::<Assignment>(name)?.0)),
+            Route::Issuer(name) => Some(version(&self.fleet.get::<Issuer>(name)?.0)),
+            _ => None,
+        }
+    }
 }
 
 fn end(answer: &Result<Response<Body>, Problem>) -> (StatusCode, Option<String>) {

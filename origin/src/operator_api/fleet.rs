@@ -40,7 +40,7 @@ impl OperatorApi {
         let fleet = self.fleet.current();
         let table = T::of(&fleet);
         let all: Map<T::Name, &T> = table.iter().map(|entry| (entry.name().clone(), entry)).collect();
-        let (shown, next) = page.of(&all, |_| true);
+        let (shown, next) = page.of(&all, |_, _| true);
         let author = |name| if table.is_of_file(name) { DefinedBy::File } else { DefinedBy::Api };
         let documents = shown.into_iter().map(|(name, entry)| Document::of_entry(*entry, author(name)));
         Ok(listing(T::KIND, documents, next.as_ref()))

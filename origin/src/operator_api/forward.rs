@@ -8,19 +8,19 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use http::request::Parts;
 use http::{Request, Response, StatusCode, header};
-use serde::Deserialize;
 use tokio::time::timeout;
 use weir_ownership::Event;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::RepositoryName;
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use super::access::Caller;
+use super::named_source::NamedSource;
 use super::problems::{self, SOON};
 use super::route::{Action, Route, Subject};
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
 use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, View};
-use crate::member_client::{MemberClient, MemberError};
+use crate::member_client::{ForwardedCaller, MemberClient, MemberError};
 use crate::names::ServiceNames;
 
 /// The longest wait until a new repository is owned.
@@ -33,28 +33,6 @@ pub(crate) struct Members {
     pub(crate) client: Arc<MemberClient>,
     pub(crate) replicas: Replicas,
     pub(crate) names: ServiceNames,
-}
-
-/// The sources in a document of a service, or of one of its parts.
-#[derive(Deserialize)]
-struct NamedSource {
-    repository: Option<RepositoryName>,
-    service: Option<ServiceName>,
-    #[serde(default)]
-    parts: Vec<NamedSource>,
-}
-
-impl NamedSource {
-    /// The repository that publishes the service, or the service whose repository does.
-    fn home(mut self) -> Option<Subject> {
-        let of = |repository: Option<_>, service: Option<_>| {
-            repository.map(Subject::Repository).or(service.map(Subject::Service))
-        };
-        of(self.repository, None).or_else(|| {
-            let first = (!self.parts.is_empty()).then(|| self.parts.swap_remove(0))?;
-            of(first.repository, first.service)
-        })
-    }
 }
 
 impl Subject {
@@ -177,7 +155,7 @@ impl Members {
         };
         let no_answer = if action.changes() { OUTCOME_UNKNOWN } else { NOTHING_CHANGED };
         let request = (head.clone(), Body::from(body.clone()));
-        let answer = self.send(&member, Some(&caller.name), request, no_answer).await?;
+        let answer = self.send(&member, Some(caller), request, no_answer).await?;
         if reads && matches!(route, Route::Repository(_) | Route::Service(_)) {
             let tag = answer.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok());
             let of_document = tag.and_then(|tag| Some(tag.strip_prefix('"')?.split_once('.')?.0.to_owned()));
@@ -278,11 +256,14 @@ impl Members {
     pub(super) async fn send(
         &self,
         member: &Member,
-        caller: Option<&str>,
+        caller: Option<&Caller>,
         (head, body): (Parts, Body),
         no_answer: &str,
     ) -> Result<Response<Body>, Problem> {
-        let caller = caller.map(|caller| (caller, self.cluster.secrets().of(&member.name)));
+        let caller = caller.map(|caller| {
+            let secret = self.cluster.secrets().of(&member.name);
+            ForwardedCaller { name: &caller.name, role: caller.may.role.as_str(), secret }
+        });
         let answer = self.client.forward(&member.url, caller, Request::from_parts(head, body)).await;
         answer.map_err(|error| match error {
             MemberError::Overloaded => problems::busy(),
@@ -344,7 +325,7 @@ mod tests {
     fn a_document_goes_to_the_owner_of_the_repository_that_it_names() {
         let subject = |method: Method, path: &str, body: &str| {
             let route = Route::parse(path).unwrap();
-            Subject::of(&route, route.action(&method).unwrap(), body.as_bytes())
+            Subject::of(&route, route.action(&method).unwrap().0, body.as_bytes())
         };
         let repository = |name: &str| Subject::Repository(name.parse().unwrap());
         let service = |name: &str| Subject::Service(name.parse().unwrap());

@@ -13,11 +13,14 @@ mod fleet;
 mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod lists;
 mod members;
 mod metrics;
 mod moves;
+mod named_source;
 mod observed;
 mod page;
+mod permissions;
 mod problems;
 mod route;
 mod validation;
@@ -55,20 +58,22 @@ use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
 use self::access::{Access, Caller, Proof, whoami};
 use self::conditions::precondition;
-use self::document::{Document, listing, no_content, repository, service, status_of, uncached};
+use self::document::{no_content, repository, service, status_of, uncached};
 use self::dry_run::{DryRuns, Part};
 pub(crate) use self::forward::Members;
 use self::forward::{Answerer, DELIVERY_UNKNOWN};
 pub(crate) use self::metrics::OperatorMetrics;
 use self::moves::{EditedBy, ServicePut};
-use self::page::{Page, no_keys};
+use self::page::no_keys;
+use self::permissions::Permissions;
 use self::route::{Action, Route};
+pub use self::route::{OperatorRequest, operator_requests};
 use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
 use self::webhook::Webhooks;
 use crate::access::SentList;
-use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome};
-use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument};
+use crate::catalog::{AppliedEdit, Catalog, Edit, Editor, Outcome};
+use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument, OperatorRole};
 use crate::fleet::FleetStore;
 use crate::observed::{Forgotten, Observed};
 use crate::versions::Versions;
@@ -113,8 +118,8 @@ impl OperatorApi {
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
-        let access = Access::new(config.operator.token().context("[operator]")?);
-        let (secrets_dir, upstreams) = (config.operator.secrets_dir.clone(), config.upstreams.clone());
+        let access = Access::new(config.operator_api.token().context("[operator_api]")?, &config.operators);
+        let (secrets_dir, upstreams) = (config.operator_api.secrets_dir.clone(), config.upstreams.clone());
         let dry_runs = DryRuns::new(catalog.clone(), &config.limits, bounds)?;
         let metrics = OperatorMetrics::register(registry)?;
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone(), bounds);
@@ -166,14 +171,16 @@ impl OperatorApi {
     pub(crate) async fn forwarded(
         &self,
         request: Request<RequestBody>,
-        caller: Option<NodeName>,
+        caller: Option<(NodeName, Option<OperatorRole>)>,
         by: NodeName,
     ) -> Response<Body> {
         let route = Route::parse(request.uri().path());
         let answer = match (&route, caller) {
             (Ok(Route::Webhook(..)), _) => self.delivery(route, request, None).await,
-            (Ok(route), Some(caller)) => {
-                let caller = Caller { name: caller.to_string(), proof: Proof::Member(by) };
+            (Ok(route), Some((name, role))) => {
+                // The member that passes it on has decided. One of the release before knows admins only.
+                let may = Permissions::of_role(role.unwrap_or(OperatorRole::Admin));
+                let caller = Caller { name: name.to_string(), may, proof: Proof::Member(by) };
                 self.authenticated(route, request, caller).await
             }
             (Ok(_), None) => Err(Problem::malformed("a request of an operator needs its name.")),
@@ -197,7 +204,9 @@ impl OperatorApi {
         }
         // Checked before the path, so that only operators learn which paths exist.
         let caller = self.access.check(request.headers(), peer, SystemTime::now()).await?;
-        self.authenticated(&route?, request, caller).await
+        let route = route?;
+        caller.may.check(&route, route.action(request.method())?.1, &self.catalog.snapshot().definitions)?;
+        self.authenticated(&route, request, caller).await
     }
 
     /// Answers a webhook. `from`: its sender; `None` if another member passes it on, which has limited its sender.
@@ -234,7 +243,7 @@ impl OperatorApi {
         caller: Caller,
     ) -> Result<Response<Body>, Problem> {
         let (head, body) = request.into_parts();
-        let action = route.action(&head.method)?;
+        let (action, _) = route.action(&head.method)?;
         if !action.changes() {
             return self.routed((route, action), head, body, (&caller, &mut audit::Facts::default())).await;
         }
@@ -260,13 +269,35 @@ impl OperatorApi {
         let longest = if *route == Route::Batch { batch::MAX_BATCH_BYTES } else { MAX_DOCUMENT_BYTES };
         let body = if action == Action::Read { Bytes::new() } else { body.read(longest).await? };
         facts.read(route, &body);
-        let Some(members) = &self.members else { return self.admitted((route, action), head, body, caller).await };
+        if caller.forwarded_by().is_none() {
+            caller.may.check_document(route, action, &body)?;
+        }
+        let Some(members) = &self.members else {
+            return self.audited((route, action), head, body, (caller, facts)).await;
+        };
         let at = || self.catalog.snapshot();
         let repository = match members.forward(at, (route, action), (&head, &body), caller).await? {
             Answerer::Other(answer) => return Ok(answer),
             Answerer::Me(repository) => repository.filter(|_| action.changes()),
         };
-        members.announcing(repository, self.admitted((route, action), head, body, caller)).await
+        members.announcing(repository, self.audited((route, action), head, body, (caller, facts))).await
+    }
+
+    /// Answers here, and notes what the request changes.
+    async fn audited(
+        &self,
+        (route, action): (&Route, Action),
+        head: Parts,
+        body: Bytes,
+        (caller, facts): (&Caller, &mut audit::Facts),
+    ) -> Result<Response<Body>, Problem> {
+        if !action.changes() {
+            return self.admitted((route, action), head, body, caller).await;
+        }
+        facts.before = self.version_of(route);
+        let answer = self.admitted((route, action), head, body, caller).await;
+        facts.after = self.version_of(route);
+        answer
     }
 
     /// Answers an authenticated operator.
@@ -279,7 +310,7 @@ impl OperatorApi {
     ) -> Result<Response<Body>, Problem> {
         let by = &caller.name;
         match (route, action) {
-            (Route::Repositories, _) => self.repositories(&head),
+            (Route::Repositories, _) => self.repositories(&head, &caller.may),
             (Route::Repository(name), Action::Put) => self.put_repository(name, &head, body).await,
             (Route::Repository(name), Action::Delete) => {
                 let edit = Edit::DeleteRepository { name: name.clone(), cascade: cascade(&head)? };
@@ -289,8 +320,8 @@ impl OperatorApi {
             (Route::Refresh(name), _) => self.refresh(name),
             (Route::Confirm(name), _) => self.confirm(name, &head).await,
             (Route::Webhook(..), _) => Err(RouteError::Unknown.into()),
-            (Route::Services, _) => self.services(&head),
-            (Route::Service(name), Action::Put) => self.put_service(name, &head, body, by).await,
+            (Route::Services, _) => self.services(&head, &caller.may),
+            (Route::Service(name), Action::Put) => self.put_service(name, &head, body, caller).await,
             (Route::Service(name), Action::Delete) => {
                 self.delete(Edit::DeleteService { name: name.clone(), cascade: cascade(&head)? }, &head).await
             }
@@ -316,9 +347,9 @@ impl OperatorApi {
             (Route::Issuers, _) => self.entries::<Issuer>(&head).await,
             (Route::Issuer(name), _) => self.entry::<IssuerDocument>(name, action, &head, body).await,
             (Route::Batch, _) => self.batch(&head, body, by).await,
-            (Route::FleetRows, _) => self.fleet_rows(&head).await,
+            (Route::FleetRows, _) => self.fleet_rows(&head, &caller.may).await,
             (Route::FleetAgents, _) => self.fleet_agents(&head).await,
-            (Route::FleetSummary, _) => self.fleet_summary(&head).await,
+            (Route::FleetSummary, _) => self.fleet_summary(&head, &caller.may).await,
             (Route::FleetAgent(name), _) => self.forget(Forgotten::Agent(name.clone())).await,
             (Route::Edges, _) => self.list_edges(&head).await,
             (Route::Edge(name), _) => self.forget(Forgotten::Edge(name.clone())).await,
@@ -352,7 +383,7 @@ impl OperatorApi {
         name: &ServiceName,
         head: &Parts,
         body: Bytes,
-        by: &str,
+        by: &Caller,
     ) -> Result<Response<Body>, Problem> {
         let mut precondition = precondition(&head.headers)?;
         let ParsedDocument { document, based_on } = self.read_service(name, body.clone()).await?;
@@ -406,29 +437,6 @@ impl OperatorApi {
             Some(members) => self.delete_in_cluster(members, edit, precondition).await?,
         }
         Ok(no_content())
-    }
-
-    fn repositories(&self, head: &Parts) -> Result<Response<Body>, Problem> {
-        let page = Page::<RepositoryName>::parse(head.uri.query(), "`limit` and `page`", |_, _| Ok(false))?;
-        let snapshot = self.catalog.snapshot();
-        let (shown, next) = page.of(&snapshot.definitions.repositories, |_| true);
-        let documents = shown.into_iter().map(|(name, each)| Document::of_repository(&snapshot, name, each));
-        Ok(listing("repositories", documents, next.as_ref()))
-    }
-
-    fn services(&self, head: &Parts) -> Result<Response<Body>, Problem> {
-        let mut of: Option<RepositoryName> = None;
-        let page = Page::<ServiceName>::parse(head.uri.query(), "`limit`, `page` and `repository`", |key, value| {
-            if key == "repository" {
-                of = Some(query::parsed(key, value)?);
-            }
-            Ok(key == "repository")
-        })?;
-        let snapshot = self.catalog.snapshot();
-        let wanted = |each: &Defined<ServiceConfig>| of.as_ref().is_none_or(|of| each.document.repository() == of);
-        let (shown, next) = page.of(&snapshot.definitions.services, wanted);
-        let documents = shown.into_iter().map(|(name, each)| Document::of_service(&snapshot, name, each));
-        Ok(listing("services", documents, next.as_ref()))
     }
 
     /// Accepts the readable state of a damaged repository, so that it publishes again.

@@ -9,6 +9,7 @@ use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use super::OperatorApi;
+use super::access::Caller;
 use super::forward::{Members, OUTCOME_UNKNOWN};
 use super::problems::not_published;
 use crate::catalog::{AppliedEdit, Edit, EditError, Precondition};
@@ -23,7 +24,7 @@ pub(super) struct ServicePut<'r> {
     pub(super) head: &'r Parts,
     pub(super) body: Bytes,
     /// The operator.
-    pub(super) by: &'r str,
+    pub(super) by: &'r Caller,
 }
 
 /// Who has carried out an edit.

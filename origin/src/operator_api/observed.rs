@@ -19,6 +19,7 @@ use weir_runtime::serve::Body;
 use weir_source::RevisionLookup;
 
 use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
+use super::permissions::Permissions;
 use super::problems;
 use super::{OperatorApi, no_content, no_keys, uncached};
 use crate::observed::{Forgotten, NotForgotten};
@@ -180,8 +181,8 @@ fn key_of(value: &str) -> Result<By, QueryError> {
 
 impl OperatorApi {
     /// `/v1/fleet/rows`.
-    pub(super) async fn fleet_rows(&self, head: &Parts) -> Result<Response<Body>, Problem> {
-        let Question { rows, lacks, limit, cursor, .. } = self.question(Of::Rows, head)?;
+    pub(super) async fn fleet_rows(&self, head: &Parts, may: &Permissions) -> Result<Response<Body>, Problem> {
+        let Question { rows, lacks, limit, cursor, .. } = self.question(Of::Rows, head, Some(may))?;
         let order = self.order(&rows, lacks).await?;
         self.ask("rows", move |table, now| {
             let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
@@ -193,13 +194,13 @@ impl OperatorApi {
 
     /// `/v1/fleet/agents`.
     pub(super) async fn fleet_agents(&self, head: &Parts) -> Result<Response<Body>, Problem> {
-        let Question { rows: RowFilter { agents, .. }, limit, cursor, .. } = self.question(Of::Agents, head)?;
+        let Question { rows: RowFilter { agents, .. }, limit, cursor, .. } = self.question(Of::Agents, head, None)?;
         self.ask("agents", move |table, now| table.agents(&agents, (cursor.as_deref(), limit), now)).await
     }
 
     /// `/v1/fleet/summary`.
-    pub(super) async fn fleet_summary(&self, head: &Parts) -> Result<Response<Body>, Problem> {
-        let Question { rows, lacks, by, limit, cursor, .. } = self.question(Of::Summary, head)?;
+    pub(super) async fn fleet_summary(&self, head: &Parts, may: &Permissions) -> Result<Response<Body>, Problem> {
+        let Question { rows, lacks, by, limit, cursor, .. } = self.question(Of::Summary, head, Some(may))?;
         let after = cursor.map(|cursor| query::parsed("cursor", &cursor)).transpose()?;
         let order = self.order(&rows, lacks).await?;
         self.ask("groups", move |table, now| {
@@ -286,12 +287,17 @@ impl OperatorApi {
         Ok(Some(Order(order)))
     }
 
-    fn question(&self, of: Of, head: &Parts) -> Result<Question, Problem> {
+    /// `may`: whose rows the operator sees.
+    fn question(&self, of: Of, head: &Parts, may: Option<&Permissions>) -> Result<Question, Problem> {
         let mut question = Question::parse(of, head.uri.query())?;
-        if let Some(repository) = &question.repository {
+        let (repository, may) = (&question.repository, may.filter(|may| may.services.is_some()));
+        if repository.is_some() || may.is_some() {
             let snapshot = self.catalog.snapshot();
             let services = snapshot.definitions.services.iter();
-            let of_it = services.filter(|(_, it)| repository.matches(it.document.repository().as_str()));
+            let of_it = services.filter(|(name, it)| {
+                repository.as_ref().is_none_or(|glob| glob.matches(it.document.repository().as_str()))
+                    && may.is_none_or(|may| may.sees(name))
+            });
             question.rows.among = Some(of_it.map(|(name, _)| name.clone()).collect());
         }
         Ok(question)

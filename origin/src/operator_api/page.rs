@@ -58,10 +58,10 @@ impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
     pub(super) fn of<'a, T>(
         &self,
         all: &'a Map<N, T>,
-        wanted: impl Fn(&T) -> bool,
+        wanted: impl Fn(&N, &T) -> bool,
     ) -> (Vec<(&'a N, &'a T)>, Option<String>) {
         let from = self.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = all.range::<N, _>((from, Bound::Unbounded)).filter(|(_, each)| wanted(each));
+        let mut rest = all.range::<N, _>((from, Bound::Unbounded)).filter(|(name, each)| wanted(name, each));
         let shown: Vec<_> = rest.by_ref().take(self.limit).collect();
         let more = rest.next().is_some();
         let next = shown.last().filter(|_| more).map(|(name, _)| format!("{CURSOR}{name}"));
@@ -113,7 +113,7 @@ mod tests {
             while let Some(cursor) = next {
                 let page = if cursor.is_empty() { String::new() } else { format!("&page={cursor}") };
                 let page = parse(&format!("limit={limit}{page}")).unwrap();
-                let (shown, after) = page.of(&all, |length| *length > 1);
+                let (shown, after) = page.of(&all, |_, length| *length > 1);
                 prop_assert!(shown.len() <= limit);
                 seen.extend(shown.iter().map(|(name, _)| name.to_string()));
                 next = after;

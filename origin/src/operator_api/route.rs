@@ -6,13 +6,14 @@ use weir_protocol::problem::Problem;
 use weir_protocol::route::RouteError;
 use weir_protocol::routes;
 
+use crate::config::OperatorRole;
 use crate::webhook::{Provider, UnknownProvider};
 
 /// Defines the requests of operators, one path a row: its segments, its value of a metric's label, the object whose owner
-/// answers, and what may be done with it.
+/// answers, and what may be done with it by whom.
 macro_rules! requests {
     ($($(#[$doc:meta])* $variant:ident$(($($field:ident: $type:ty),+))? = [$($segment:tt)/+] $label:literal
-        $(about $kind:ident($of:ident))? { $($action:ident),+ },)+) => {
+        $(about $kind:ident($of:ident))? { $($action:ident $needs:ident),+ },)+) => {
         routes! {
             /// A parsed path.
             pub(super) enum Route {
@@ -22,9 +23,9 @@ macro_rules! requests {
 
         impl Route {
             /// What may be done with the object.
-            fn actions(&self) -> &'static [Action] {
+            fn actions(&self) -> &'static [(Action, Needs)] {
                 match self {
-                    $(Route::$variant { .. } => &[$(Action::$action),+],)+
+                    $(Route::$variant { .. } => &[$((Action::$action, Needs::$needs)),+],)+
                 }
             }
 
@@ -38,66 +39,76 @@ macro_rules! requests {
                 }
             }
         }
+
+        /// All requests of operators and webhooks.
+        pub fn operator_requests() -> Vec<OperatorRequest> {
+            let mut all = Vec::new();
+            $({
+                let path: Vec<_> = [$(stringify!($segment)),+].map(segment).into();
+                all.extend([$((Action::$action, Needs::$needs)),+].map(|of| OperatorRequest::new(&path, of)));
+            })+
+            all
+        }
     };
 }
 
 requests! {
     /// All repositories.
-    Repositories = ["repositories"] "repositories" { Read },
+    Repositories = ["repositories"] "repositories" { Read View },
     /// One repository.
-    Repository(repository: RepositoryName) = ["repositories" / repository] "repository" about Repository(repository) { Read, Put, Delete },
+    Repository(repository: RepositoryName) = ["repositories" / repository] "repository" about Repository(repository) { Read View, Put Admin, Delete Admin },
     /// Polls its upstream soon.
-    Refresh(repository: RepositoryName) = ["repositories" / repository / "refresh"] "refresh" about Repository(repository) { Post },
+    Refresh(repository: RepositoryName) = ["repositories" / repository / "refresh"] "refresh" about Repository(repository) { Post Deliver },
     /// Accepts its readable state after damage.
-    Confirm(repository: RepositoryName) = ["repositories" / repository / "confirm"] "confirm" about Repository(repository) { Post },
+    Confirm(repository: RepositoryName) = ["repositories" / repository / "confirm"] "confirm" about Repository(repository) { Post Admin },
     /// Reports changed refs.
-    Webhook(provider: Provider, repository: RepositoryName) = ["webhooks" / provider / repository] "webhook" about Repository(repository) { Post },
+    Webhook(provider: Provider, repository: RepositoryName) = ["webhooks" / provider / repository] "webhook" about Repository(repository) { Post Signature },
     /// All services.
-    Services = ["services"] "services" { Read },
+    Services = ["services"] "services" { Read View },
     /// One service.
-    Service(service: ServiceName) = ["services" / service] "service" about Service(service) { Read, Put, Delete },
+    Service(service: ServiceName) = ["services" / service] "service" about Service(service) { Read View, Put Define, Delete Define },
     /// Its publications.
-    History(service: ServiceName) = ["services" / service / "history"] "history" about Service(service) { Read },
+    History(service: ServiceName) = ["services" / service / "history"] "history" about Service(service) { Read View },
     /// Compares two versions.
-    Diff(service: ServiceName) = ["services" / service / "diff"] "diff" about Service(service) { Read },
+    Diff(service: ServiceName) = ["services" / service / "diff"] "diff" about Service(service) { Read View },
     /// Returns to a retained version.
-    Rollback(service: ServiceName) = ["services" / service / "rollback"] "rollback" about Service(service) { Post },
+    Rollback(service: ServiceName) = ["services" / service / "rollback"] "rollback" about Service(service) { Post Deliver },
     /// Pins and unpins it.
-    Pin(service: ServiceName) = ["services" / service / "pin"] "pin" about Service(service) { Put, Delete },
+    Pin(service: ServiceName) = ["services" / service / "pin"] "pin" about Service(service) { Put Deliver, Delete Deliver },
     /// Lists its next tarball.
-    DryRun(service: ServiceName) = ["services" / service / "dry-run"] "dry_run" about Service(service) { DryRun },
+    DryRun(service: ServiceName) = ["services" / service / "dry-run"] "dry_run" about Service(service) { DryRun Define },
     /// All agents with an entry.
-    Agents = ["agents"] "agents" { Read },
+    Agents = ["agents"] "agents" { Read ViewAll },
     /// One of them.
-    Agent(agent: NodeName) = ["agents" / agent] "agent" { Read, Put, Delete },
+    Agent(agent: NodeName) = ["agents" / agent] "agent" { Read ViewAll, Put Admin, Delete Admin },
     /// All assignments.
-    Assignments = ["assignments"] "assignments" { Read },
+    Assignments = ["assignments"] "assignments" { Read ViewAll },
     /// What a change would begin and end.
-    AssignmentDryRun = ["assignments" / "dry-run"] "assignment_dry_run" { DryRun },
+    AssignmentDryRun = ["assignments" / "dry-run"] "assignment_dry_run" { DryRun Admin },
     /// One assignment.
-    Assignment(assignment: AssignmentName) = ["assignments" / assignment] "assignment" { Read, Put, Delete },
+    Assignment(assignment: AssignmentName) = ["assignments" / assignment] "assignment" { Read ViewAll, Put Admin, Delete Admin },
     /// All issuers.
-    Issuers = ["issuers"] "issuers" { Read },
+    Issuers = ["issuers"] "issuers" { Read ViewAll },
     /// One issuer.
-    Issuer(issuer: IssuerName) = ["issuers" / issuer] "issuer" { Read, Put, Delete },
+    Issuer(issuer: IssuerName) = ["issuers" / issuer] "issuer" { Read ViewAll, Put Admin, Delete Admin },
     /// Registers several agents, assignments and issuers.
-    Batch = ["batch"] "batch" { Post },
+    Batch = ["batch"] "batch" { Post Admin },
     /// What agents run.
-    FleetRows = ["fleet" / "rows"] "fleet_rows" { Read },
+    FleetRows = ["fleet" / "rows"] "fleet_rows" { Read View },
     /// The agents that edges have reported.
-    FleetAgents = ["fleet" / "agents"] "fleet_agents" { Read },
+    FleetAgents = ["fleet" / "agents"] "fleet_agents" { Read ViewAll },
     /// Forgets one of them.
-    FleetAgent(agent: NodeName) = ["fleet" / "agents" / agent] "fleet_agent" { Delete },
+    FleetAgent(agent: NodeName) = ["fleet" / "agents" / agent] "fleet_agent" { Delete Admin },
     /// Counts of rows.
-    FleetSummary = ["fleet" / "summary"] "fleet_summary" { Read },
+    FleetSummary = ["fleet" / "summary"] "fleet_summary" { Read View },
     /// The edges that have reported.
-    Edges = ["edges"] "edges" { Read },
+    Edges = ["edges"] "edges" { Read ViewAll },
     /// Forgets an edge.
-    Edge(edge: EdgeName) = ["edges" / edge] "edge" { Delete },
+    Edge(edge: EdgeName) = ["edges" / edge] "edge" { Delete Admin },
     /// The origins of the cluster.
-    Members = ["members"] "members" { Read },
+    Members = ["members"] "members" { Read ViewAll },
     /// What the operator of the request may do.
-    Whoami = ["whoami"] "whoami" { Read },
+    Whoami = ["whoami"] "whoami" { Read View },
 }
 
 /// What a request does with the object of its path.
@@ -129,6 +140,66 @@ impl Action {
     }
 }
 
+/// What an operator needs for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Its sender is no operator, and proves itself by a signature.
+    Signature,
+    /// Of services: to see them. Of lists of services: they have what the operator sees.
+    View,
+    /// To see all services.
+    ViewAll,
+    Deliver,
+    Define,
+    Admin,
+}
+
+impl Needs {
+    /// `None`: no role is enough.
+    pub(super) fn role(self) -> Option<OperatorRole> {
+        Some(match self {
+            Self::Signature => return None,
+            Self::View | Self::ViewAll => OperatorRole::View,
+            Self::Deliver => OperatorRole::Deliver,
+            Self::Define => OperatorRole::Define,
+            Self::Admin => OperatorRole::Admin,
+        })
+    }
+}
+
+/// A row of the reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorRequest {
+    /// `GET, HEAD`.
+    pub methods: &'static str,
+    /// `/v1/services/{service}`.
+    pub path: String,
+    /// The least role. `None`: a signature is needed.
+    pub role: Option<OperatorRole>,
+    /// Operators with `services` are refused.
+    pub needs_all_services: bool,
+    /// The log has a line of it.
+    pub is_audited: bool,
+}
+
+impl OperatorRequest {
+    fn new(path: &[String], (action, needs): (Action, Needs)) -> Self {
+        Self {
+            methods: action.methods(),
+            path: format!("/v1/{}", path.join("/")),
+            role: needs.role(),
+            needs_all_services: needs == Needs::ViewAll,
+            is_audited: action.changes(),
+        }
+    }
+}
+
+/// A literal, or `{name}`.
+fn segment(written: &str) -> String {
+    let literal = written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    literal.map_or_else(|| format!("{{{written}}}"), ToOwned::to_owned)
+}
+
 /// The object of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Subject {
@@ -151,11 +222,12 @@ impl Route {
         path.starts_with("/v1/webhooks/")
     }
 
-    /// What a request with this method does.
-    pub(super) fn action(&self, method: &Method) -> Result<Action, Problem> {
-        let of_method = |action: &&Action| action.methods().split(", ").any(|each| each == method.as_str());
+    /// What a request with this method does, and what it needs.
+    pub(super) fn action(&self, method: &Method) -> Result<(Action, Needs), Problem> {
+        let of_method =
+            |(action, _): &&(Action, Needs)| action.methods().split(", ").any(|each| each == method.as_str());
         self.actions().iter().find(of_method).copied().ok_or_else(|| {
-            let methods: Vec<_> = self.actions().iter().map(|action| action.methods()).collect();
+            let methods: Vec<_> = self.actions().iter().map(|(action, _)| action.methods()).collect();
             Problem::method_not_allowed(&methods.join(", "))
         })
     }
@@ -186,9 +258,9 @@ mod tests {
     fn the_table_says_which_methods_a_path_has_and_what_changes_something() {
         let of = |path: &str, method: Method| Route::parse(path).unwrap().action(&method);
         let (pin, service) = ("/v1/services/shop/pin", "/v1/services/shop");
-        assert!(of(pin, Method::PUT).unwrap().changes() && of(pin, Method::DELETE).unwrap().changes());
-        assert!(!of(service, Method::HEAD).unwrap().changes());
-        assert!(!of("/v1/services/shop/dry-run", Method::POST).unwrap().changes());
+        assert!(of(pin, Method::PUT).unwrap().0.changes() && of(pin, Method::DELETE).unwrap().0.changes());
+        assert!(!of(service, Method::HEAD).unwrap().0.changes());
+        assert!(!of("/v1/services/shop/dry-run", Method::POST).unwrap().0.changes());
         let refused = of(service, Method::POST).unwrap_err().into_response::<Vec<u8>>();
         assert_eq!(refused.headers()["allow"], "GET, HEAD, PUT, DELETE");
     }

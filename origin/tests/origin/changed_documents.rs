@@ -65,7 +65,7 @@ async fn a_changed_webhook_secret_or_interval_does_not_affect_a_running_poll() {
     let home = Home::new();
     let (silent, requests, release) = silent();
     let mut config = empty_config(&home);
-    config.operator.secrets_dir = Some(home.file("secrets"));
+    config.operator_api.secrets_dir = Some(home.file("secrets"));
     std::fs::create_dir(home.file("secrets")).unwrap();
     std::fs::write(home.file("secrets/hook"), "a secret\n").unwrap();
     let node = home.start(config).await;
@@ -92,7 +92,7 @@ async fn a_changed_policy_applies_from_the_response_on() {
     let server = serve(&upstream);
     config.repositories.clear();
     config.services.clear();
-    config.operator.secrets_dir = Some(home.file("secrets"));
+    config.operator_api.secrets_dir = Some(home.file("secrets"));
     std::fs::create_dir(home.file("secrets")).unwrap();
     std::fs::write(home.file("secrets/signers"), "").unwrap();
     let node = home.start(config).await;

@@ -133,7 +133,7 @@ fn an_error_names_the_object_and_says_what_to_do() {
 #[test]
 fn errors_of_all_sections_are_reported_with_the_right_notation_of_sizes() {
     let limits = "[limits]\nconcurrent_builds = 0\nevents = 0\n[retention]\nversions = 20000\n[upstreams]\nmax_refs = 0\nhosts = [\"other.example\"]\n\
-                  max_pack = \"1KiB\"\n[operator]\nkey = \"x\"\n[[repository]]\nname = \"shop\"\nurl = \"https://x/y\"\n[[repository]]";
+                  max_pack = \"1KiB\"\n[operator_api]\nkey = \"x\"\n[[repository]]\nname = \"shop\"\nurl = \"https://x/y\"\n[[repository]]";
     let text = EXAMPLE
         .replacen("[[repository]]", limits, 1)
         .replace("data_dir", "generation_floor = 9007199254740992\ndata_dir");
@@ -145,7 +145,7 @@ fn errors_of_all_sections_are_reported_with_the_right_notation_of_sizes() {
         "max_refs",
         "max_pack",
         "`git.example`",
-        "[operator] `key`",
+        "[operator_api] `key`",
         "generation_floor",
         "two repositories",
     ] {
@@ -158,6 +158,28 @@ fn errors_of_all_sections_are_reported_with_the_right_notation_of_sizes() {
     ] {
         let error = load(&EXAMPLE.replace("[tls]", &format!("[limits]\n{key}\n[tls]"))).unwrap_err();
         assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn an_operator_without_credentials_or_with_those_of_another_is_refused() {
+    let hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let load = |operators: &str| load(&EXAMPLE.replacen("[[repository]]", &format!("{operators}\n[[repository]]"), 1));
+    let one = |name: &str, keys: &str| format!("[[operator]]\nname = \"{name}\"\n{keys}\n");
+    let ana = one("ana", &format!("role = \"view\"\ntoken_sha256 = \"{hash}\""));
+    let config = load(&ana).unwrap();
+    assert_eq!((config.operators.len(), config.has_former_operator), (1, false));
+    for (operators, part) in [
+        (one("ana", "role = \"view\""), "operator `ana`: give it `token_sha256` or `certificate`"),
+        (one("ana", "role = \"view\"\ntoken_sha256 = \"secret\""), "64 hexadecimal digits"),
+        (one("ana", "role = \"define\"\ncertificate = \"ana\""), "needs `repositories`"),
+        (one("ana", "role = \"admin\"\ncertificate = \"ana\"\nservices = [\"x\"]"), "has no `services`"),
+        (one("token", "role = \"view\"\ncertificate = \"ana\""), "`token` is the name of"),
+        (one("ana", "role = \"root\"\ncertificate = \"ana\""), "unknown variant `root`"),
+        (format!("{ana}{}", ana.replace("\"ana\"", "\"bob\"")), "two operators have the token_sha256"),
+    ] {
+        let error = load(&operators).unwrap_err();
+        assert!(error.contains(part), "{operators}: {error}");
     }
 }
 
@@ -177,6 +199,7 @@ fn a_check_reads_each_file_and_reports_everything_that_prevents_the_start() {
     let check = || Config::load(&at("origin.toml")).unwrap().check_files();
     let good = |found: FileCheck| assert!(found.errors.is_empty() && found.missing.is_empty(), "{found:?}");
     good(check());
+    assert!(check().warnings.iter().any(|warning| warning.starts_with("[operator] is called [operator_api] now")));
     let for_the_start = ["origin.pem", "origin.key", "ca.pem", "operator-token", "denied", "signing.key"];
     for name in for_the_start {
         std::fs::rename(at(name), at("aside")).unwrap();
@@ -214,7 +237,7 @@ fn a_check_reads_each_file_and_reports_everything_that_prevents_the_start() {
         .unwrap();
     let output = String::from_utf8(run.stderr).unwrap();
     assert!(run.status.code() == Some(2) && run.stdout.is_empty(), "{output}");
-    assert_eq!(output.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 5, "{output}");
+    assert_eq!(output.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 7, "{output}");
 }
 
 #[test]

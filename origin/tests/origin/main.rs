@@ -47,6 +47,7 @@ mod object_formats;
 mod observed;
 mod operator;
 mod operator_changes;
+mod operator_roles;
 mod operators;
 mod part_services;
 mod parts_of_other_origins;

@@ -101,7 +101,7 @@ pub(crate) fn config(home: &Home, upstream: &Upstream) -> Config {
     std::fs::write(home.file("operator-token"), TOKEN).unwrap();
     let mut config = home.config(&upstream.url());
     config.operator_listen = Some(([127, 0, 0, 1], 0).into());
-    config.operator.operator_token_file = Some(home.file("operator-token"));
+    config.operator_api.operator_token_file = Some(home.file("operator-token"));
     // The upstreams of the tests are on loopback.
     config.upstreams.private_addresses = true;
     config

@@ -42,7 +42,7 @@ async fn operators_authenticate_by_token_or_certificate() {
 
     // Without a token file only certificates authenticate, and the response says so.
     let mut config = config(&home, &upstream);
-    config.operator.operator_token_file = None;
+    config.operator_api.operator_token_file = None;
     let node = home.start(config).await;
     let reply = Operator::of(&home, &node).get("/v1/services").await;
     assert_eq!((reply.status.as_u16(), reply.problem().0), (403, "no-operator-token"));
@@ -165,7 +165,7 @@ async fn an_invalid_document_is_refused_with_all_errors() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = config(&home, &upstream);
     config.limits.max_services = 2;
-    config.operator.secrets_dir = Some(home.file("secrets"));
+    config.operator_api.secrets_dir = Some(home.file("secrets"));
     std::fs::create_dir(home.file("secrets")).unwrap();
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
@@ -233,7 +233,7 @@ async fn a_secret_is_sent_only_to_its_host_and_port() {
     std::fs::copy(home.file("git").join("ca.pem"), secrets.join("localhost/ca.pem")).unwrap();
     std::fs::write(secrets.join("localhost/token"), "pass\n").unwrap();
     let mut config = empty_config(&home);
-    config.operator.secrets_dir = Some(secrets.clone());
+    config.operator_api.secrets_dir = Some(secrets.clone());
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
     let document = |host: &str| {

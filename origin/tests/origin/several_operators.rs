@@ -63,7 +63,7 @@ impl Pair {
     }
 
     /// `define`: what the file of an origin, 1 or 2, defines.
-    async fn with(test: u8, server: &TestServer, define: impl Fn(u8, &mut Config)) -> Self {
+    pub(crate) async fn with(test: u8, server: &TestServer, define: impl Fn(u8, &mut Config)) -> Self {
         server.create_bucket("weir-hub").await;
         let home = home_of(test);
         let config = |index: u8| {

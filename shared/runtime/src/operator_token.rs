@@ -81,11 +81,16 @@ impl OperatorToken {
             tracing::error!(%error, "requests that need this token are rejected");
             NotAdmitted::Unusable
         })?;
-        let presented = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let presented = presented(headers);
         // Hashes are compared in constant time, so that timing reveals nothing about the token.
         let same = presented.is_some_and(|presented| blake3::hash(presented) == blake3::hash(token.as_bytes()));
         same.then_some(()).ok_or(NotAdmitted::Unauthorized)
     }
+}
+
+/// The token that a request presents.
+pub fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))
 }
 
 fn bearer(value: &[u8]) -> Option<&[u8]> {

@@ -3,6 +3,7 @@
 mod configuration;
 mod limits;
 mod metrics;
+mod operators;
 mod source;
 
 use std::fs;

@@ -90,9 +90,10 @@ impl Types {
         let fields = fields.named.iter().filter(|field| serde(&field.attrs, "skip").is_none());
         let keys = fields.map(|field| {
             let (mut kind, mut argument) = names(&field.ty);
-            let is_list = kind == "Vec";
+            let mut is_list = kind == "Vec";
             while let Some(of) = argument.filter(|_| kind == "Option" || kind == "Vec") {
                 (kind, argument) = names(of);
+                is_list |= kind == "Vec";
             }
             let has_default = all_have_defaults || serde(&field.attrs, "default").is_some();
             let ident = field.ident.as_ref().unwrap().to_string();

@@ -46,7 +46,7 @@ impl Trial {
             format!(
                 "name = \"origin-1\"\nlisten = \"{origin}\"\noperator_listen = \"{operators}\"\ndata_dir = \"origin-data\"\n\
                  [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n\
-                 [operator]\noperator_token_file = \"operator-token\"\n\
+                 [operator_api]\noperator_token_file = \"operator-token\"\n\
                  [[repository]]\nname = \"shop\"\nurl = \"{}\"\npoll_interval = \"2s\"\n\
                  [[service]]\nname = \"shop\"\nrepository = \"shop\"\nref = \"main\"\n",
                 upstream.bare().display()

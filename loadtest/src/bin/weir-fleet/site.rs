@@ -70,7 +70,7 @@ operator_listen = "{operators}"
 admin_listen = "{admin}"
 data_dir = "origin-data"
 tls = {{ certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }}
-operator = {{ operator_token_file = "operator-token" }}
+operator_api = {{ operator_token_file = "operator-token" }}
 limits = {{ max_delta_tarball = "{max_delta_tarball}" }}
 repository = [{{ name = "shop", url = "{url}", poll_interval = "1h", min_poll_interval = "0s" }}]
 "#,

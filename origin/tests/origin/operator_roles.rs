@@ -1,0 +1,158 @@
+//! Operators by name: what each role is refused, and what one with `services` sees.
+
+use weir_origin::config::{OperatorConfig, OperatorRole};
+use weir_origin::{OperatorRequest, operator_requests};
+
+use crate::prelude::*;
+use crate::several_operators::Pair;
+use weir_store::testing::TestServer;
+
+/// `printf %s TOKEN | sha256sum`
+fn sha256(token: &str) -> Option<String> {
+    let digest = ring::digest::digest(&ring::digest::SHA256, token.as_bytes());
+    Some(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// An operator whose token is `the-token-of-NAME`.
+fn operator(name: &str, role: OperatorRole, services: Option<&str>, repositories: Option<&str>) -> OperatorConfig {
+    let list = |pattern: Option<&str>| pattern.map(|pattern| vec![pattern.parse().unwrap()]);
+    let mut operator = OperatorConfig::new(name.parse().unwrap(), role);
+    operator.token_sha256 = sha256(&format!("the-token-of-{name}"));
+    (operator.services, operator.repositories) = (list(services), list(repositories));
+    operator
+}
+
+fn every_role() -> Vec<OperatorConfig> {
+    OperatorRole::ALL
+        .map(|role| operator(role.as_str(), role, None, (role == OperatorRole::Define).then_some("*")))
+        .to_vec()
+}
+
+fn with_token(home: &Home, node: &Node, name: &str) -> Operator {
+    Operator::without_token(home, node, None).with_token(format!("the-token-of-{name}").leak())
+}
+
+/// Refused for the role or the services of the operator.
+fn is_refused(reply: &crate::operator::Reply) -> bool {
+    reply.status == 403 && reply.problem().0 == "not-permitted"
+}
+
+#[tokio::test]
+async fn each_role_is_refused_what_the_table_says() {
+    let home = Home::new();
+    let mut config = empty_config(&home);
+    config.operators = every_role();
+    config.operators.push(operator("limited", OperatorRole::Deliver, Some("other-*"), None));
+    let node = home.start(config).await;
+    let mut requests = 0;
+    for OperatorRequest { methods, path, role, needs_all_services, .. } in operator_requests() {
+        let Some(needed) = role else { continue };
+        let is_about_a_service = path.contains("{service}");
+        // Nothing has this name, so that nothing is changed, whoever is admitted.
+        let path =
+            path.split('/').map(|part| if part.starts_with('{') { "none" } else { part }).collect::<Vec<_>>().join("/");
+        for method in methods.split(", ").map(|method| Method::from_bytes(method.as_bytes()).unwrap()) {
+            for role in OperatorRole::ALL {
+                let reply = with_token(&home, &node, role.as_str()).send(method.clone(), &path, &[], None).await.status;
+                let is_admitted = !matches!(reply.as_u16(), 401 | 403 | 405);
+                assert_eq!(
+                    (is_admitted, reply == 403),
+                    (role >= needed, role < needed),
+                    "{role:?}: {method} {path}: {reply}"
+                );
+                requests += 1;
+            }
+            let reply = with_token(&home, &node, "limited").send(method.clone(), &path, &[], None).await.status;
+            let is_open = ["/v1/services", "/v1/repositories", "/v1/fleet/rows", "/v1/fleet/summary", "/v1/whoami"]
+                .contains(&&*path);
+            assert_eq!(reply == 403, !is_open, "{method} {path}: {reply}");
+            assert!(!is_open || !needs_all_services && !is_about_a_service, "{path}");
+        }
+    }
+    assert!(requests > 150, "{requests}");
+    let nobody = with_token(&home, &node, "nobody").get("/v1/services").await;
+    assert_eq!((nobody.status.as_u16(), nobody.problem().0), (401, "unauthorized"));
+    // The token of all goes on as an admin; a certificate that no operator has is refused.
+    assert_eq!(Operator::of(&home, &node).get("/v1/whoami").await.body["role"], "admin");
+    let certified = Operator::without_token(&home, &node, Some("operator")).get("/v1/services").await;
+    assert_eq!((certified.status.as_u16(), certified.problem().0), (403, "unknown-operator"));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_with_services_sees_and_defines_only_these() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let git = serve(&upstream);
+    let mut config = empty_config(&home);
+    let mut ana = operator("ana", OperatorRole::Define, Some("shop-*"), Some("shop"));
+    (ana.token_sha256, ana.certificate) = (None, Some("operator-1".parse().unwrap()));
+    config.operators = vec![ana, operator("root", OperatorRole::Admin, None, None)];
+    let node = home.start(config).await;
+    let (root, ana) = (with_token(&home, &node, "root"), Operator::without_token(&home, &node, Some("operator")));
+    for name in ["shop", "blog"] {
+        assert_eq!(root.put(&format!("/v1/repositories/{name}"), repository_at(&git)).await.status, 201);
+    }
+    let document = |repository: &str| json!({ "repository": repository, "ref": "main", "folder": "deploy" });
+    assert_eq!(root.put("/v1/services/blog-prod", document("blog")).await.status, 201);
+    let me = ana.get("/v1/whoami").await.body;
+    assert_eq!(me, json!({ "name": "ana", "role": "define", "services": ["shop-*"], "by": "certificate" }));
+
+    let parts = |part: Value| json!({ "parts": [{ "repository": "shop", "ref": "main", "folder": "deploy", "to": "a" }, part] });
+    for (name, document) in [
+        ("blog-test", document("shop")),
+        ("shop-prod", document("blog")),
+        ("shop-prod", parts(json!({ "repository": "blog", "ref": "main", "to": "b" }))),
+        ("shop-prod", parts(json!({ "service": "blog-prod", "to": "b" }))),
+    ] {
+        assert!(is_refused(&ana.put(&format!("/v1/services/{name}"), document.clone()).await), "{name}: {document}");
+        let dry_run = ana.send(Method::POST, &format!("/v1/services/{name}/dry-run"), &[], Some(document)).await;
+        assert!(is_refused(&dry_run), "{name}: {dry_run:?}");
+    }
+    assert_eq!(ana.put("/v1/services/shop-prod", document("shop")).await.status, 201);
+    let names = async |list: &str| {
+        let listed = ana.get(&format!("/v1/{list}")).await.body;
+        listed[list].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((names("services").await, names("repositories").await), (vec!["shop-prod".into()], vec!["shop".into()]));
+    for path in
+        ["/v1/services/blog-prod", "/v1/services/blog-prod/history", "/v1/services/blog-none", "/v1/repositories/blog"]
+    {
+        assert!(is_refused(&ana.get(path).await), "{path}");
+    }
+    assert!(is_refused(&ana.post("/v1/repositories/blog/refresh").await));
+    assert_eq!(ana.post("/v1/repositories/shop/refresh").await.status, 202);
+
+    let edge = Operator::as_edge(&home, &node);
+    assert_eq!(crate::observed::report(&edge, crate::observed::message(1)).await.status, 204);
+    let all = crate::observed::ask(&root, "/v1/fleet/rows").await;
+    assert!(all["total"].as_u64().unwrap() > 0);
+    for path in ["/v1/fleet/rows", "/v1/fleet/summary", "/v1/fleet/rows?repository=*"] {
+        let seen = crate::observed::ask(&ana, path).await;
+        let of_ana = all["rows"].as_array().unwrap().iter().filter(|row| row["service"] == "shop-prod").count();
+        assert_eq!(seen["rows"].as_array().map_or(of_ana, Vec::len), of_ana, "{path}");
+    }
+    assert!(is_refused(&ana.get("/v1/edges").await));
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_origin_that_takes_a_request_decides_and_its_owner_does_it() {
+    let Some(server) = TestServer::moto() else { return };
+    let (pair, upstream) =
+        (Box::pin(Pair::with(23, &server, |_, config| config.operators = every_role())).await, Upstream::small());
+    let git = serve(&upstream);
+    let root = [0, 1].map(|index| with_token(&pair.home, &pair.nodes[index], "admin"));
+    assert_eq!(root[0].put("/v1/repositories/shop", repository_at(&git)).await.status, 201);
+    let other = 1 - pair.owner("shop").await;
+    let define = with_token(&pair.home, &pair.nodes[other], "define");
+    let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });
+    assert_eq!(define.put("/v1/services/shop-prod", document).await.status, 201);
+    assert!(is_refused(
+        &with_token(&pair.home, &pair.nodes[other], "view").post("/v1/repositories/shop/refresh").await
+    ));
+    let refreshed = with_token(&pair.home, &pair.nodes[other], "deliver").post("/v1/repositories/shop/refresh").await;
+    assert_eq!(refreshed.status, 202, "{refreshed:?}");
+    for node in pair.nodes {
+        node.stop().await;
+    }
+}
