@@ -127,7 +127,8 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     };
     let admin = running.admin_address().map_or("none".to_owned(), |address| address.to_string());
     let operators = running.operator_address().map_or("none".to_owned(), |address| address.to_string());
-    tracing::info!(%name, listen = %running.address(), admin, operators, "the origin is running");
+    let webhooks = running.webhook_address().map(|address| address.to_string());
+    tracing::info!(%name, listen = %running.address(), admin, operators, webhooks, "the origin is running");
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,

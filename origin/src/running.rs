@@ -38,6 +38,7 @@ pub struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) admin_address: Option<SocketAddr>,
     pub(crate) operator_address: Option<SocketAddr>,
+    pub(crate) webhook_address: Option<SocketAddr>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) editor: Editor,
     pub(crate) fleet: FleetStore,
@@ -66,6 +67,11 @@ impl Running {
     /// The address of `/livez`, `/readyz`, `/metrics` and `/status`.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
+    }
+
+    /// The address for webhooks alone.
+    pub fn webhook_address(&self) -> Option<SocketAddr> {
+        self.webhook_address
     }
 
     /// The address for operators.

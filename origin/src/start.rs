@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::Context as _;
 use prometheus::Registry;
-use tokio::net::TcpSocket;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use weir_git::mirror;
@@ -22,7 +22,7 @@ use weir_runtime::admin::{self, Readiness};
 use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::last_reload::LastReload;
 use weir_runtime::process_metrics;
-use weir_runtime::serve::{self, AccessLog, HttpMetrics};
+use weir_runtime::serve::{self, AccessLog, Handler, HttpMetrics, ListenerMetrics, ServerTls};
 use weir_runtime::shutdown::Drain;
 use weir_store::{Objects, Records, StoreMetrics};
 use weir_upstream::DataDir;
@@ -42,7 +42,7 @@ use crate::member_client::MemberClient;
 use crate::metrics::Metrics;
 use crate::names::{NameRecords, ServiceNames};
 use crate::observed::Observed;
-use crate::operator_api::{Members, OperatorApi};
+use crate::operator_api::{Members, OperatorApi, WebhookApi};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::Context;
 use crate::record_engine::open_records;
@@ -168,7 +168,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     };
     let access_log = AccessLog::new(&config.log, &registry)?;
     let address = listen_for_edges(of_edges, &certificates, api, (&http, &access_log), drain)?;
-    let operator_address = listen_for_operators(&config, &certificates, operators, (&http, &access_log), drain).await?;
+    let (operator_address, webhook_address) =
+        listen_for_operators(&config, &certificates, operators, (&http, &access_log), drain).await?;
     let last_reload = LastReload::new(metrics.reload_refused.clone());
     let joined = cluster.as_ref().map(|(cluster, _)| cluster.clone());
     let node = node_health((&publisher, lost_definitions), joined.clone(), certificates.clone(), &metrics, disk);
@@ -185,6 +186,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         address,
         admin_address,
         operator_address,
+        webhook_address,
         catalog,
         editor,
         fleet,
@@ -415,16 +417,40 @@ fn listen_for_edges(
     Ok(address)
 }
 
+/// The addresses for operators, and for webhooks alone.
 async fn listen_for_operators(
     config: &Config,
     certificates: &Certificates,
     operators: OperatorApi,
     (http, access_log): (&HttpMetrics, &AccessLog),
     drain: &Drain,
-) -> anyhow::Result<Option<SocketAddr>> {
-    let Some((listen, tls)) = config.operator_listen.zip(certificates.of_operators()) else { return Ok(None) };
-    let of_operators = http.listener("operators").with_access_log(access_log);
-    operators.start(listen, tls, of_operators, drain).await.map(Some)
+) -> anyhow::Result<(Option<SocketAddr>, Option<SocketAddr>)> {
+    let Some((listen, tls)) = config.operator_listen.zip(certificates.of_operators()) else { return Ok((None, None)) };
+    let of_webhooks = match config.webhook_listen {
+        None => None,
+        Some(listen) => {
+            let metrics = http.listener("webhooks").with_access_log(access_log);
+            let handler = WebhookApi(operators.clone());
+            Some(serve_at(("webhook_listen", listen), tls.clone(), handler, metrics, drain).await?)
+        }
+    };
+    let metrics = http.listener("operators").with_access_log(access_log);
+    let of_operators = serve_at(("operator_listen", listen), tls, operators, metrics, drain).await?;
+    Ok((Some(of_operators), of_webhooks))
+}
+
+/// Serves on `listen` until the drain.
+async fn serve_at(
+    (key, listen): (&str, SocketAddr),
+    tls: ServerTls,
+    handler: impl Handler,
+    metrics: ListenerMetrics,
+    drain: &Drain,
+) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {key} = \"{listen}\""))?;
+    let address = listener.local_addr()?;
+    serve::tcp(listener, Some(tls), handler, metrics, drain);
+    Ok(address)
 }
 
 /// Reads what `/readyz` says beside the catalog.

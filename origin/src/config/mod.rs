@@ -63,6 +63,10 @@ pub struct Config {
     /// this file only.
     #[serde(default)]
     pub operator_listen: Option<SocketAddr>,
+    /// Listener of webhooks alone, with the certificate of `operator_listen`, so that Git servers need not reach the operators'
+    /// port. `operator_listen` answers them too. Default: none.
+    #[serde(default)]
+    pub webhook_listen: Option<SocketAddr>,
     /// Listener of `/livez`, `/readyz`, `/metrics` and `/status`: plain HTTP. Keep it on loopback or behind a network policy.
     #[serde(default)]
     pub admin_listen: Option<SocketAddr>,
@@ -154,6 +158,7 @@ impl Config {
             name,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             operator_listen: None,
+            webhook_listen: None,
             admin_listen: None,
             admin: AdminConfig::default(),
             data_dir: data_dir.into(),
@@ -226,6 +231,9 @@ impl Config {
         wrong.extend(self.signing.error());
         wrong.extend(self.operator_api.error().map(str::to_owned));
         wrong.extend(operator::errors(&self.operators));
+        if self.webhook_listen.is_some() && self.operator_listen.is_none() {
+            wrong.push("webhook_listen needs operator_listen, which has its certificate".to_owned());
+        }
         wrong.extend(self.retention.errors());
         wrong.extend(self.store.errors());
         wrong.extend(self.cluster.iter().flat_map(|cluster| cluster.errors(&self.store)));

@@ -1,7 +1,7 @@
 //! The HTTP API of operators: reads and changes repositories, services and versions, and receives webhooks.
 //!
 //! [`route`] parses paths, [`access`] authenticates, [`problems`] has the problems that several requests share, and [`forward`]
-//! passes on what another member of the cluster has to answer. Begin at [`OperatorApi::start`].
+//! passes on what another member of the cluster has to answer. Begin at [`OperatorApi::new`].
 
 mod access;
 mod audit;
@@ -39,7 +39,6 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use prometheus::Registry;
 use serde_json::{Map, Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use weir_model::{Bounds, ValidationError};
@@ -51,8 +50,7 @@ use weir_protocol::query::{self, QueryError};
 use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::cross_site;
-use weir_runtime::serve::{self, Body, Handler, ListenerMetrics, Peer, RequestBody, RequestFacts, ServerTls};
-use weir_runtime::shutdown::Drain;
+use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 use weir_source::ServiceConfig;
 use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
@@ -70,6 +68,7 @@ use self::route::{Action, Route};
 pub use self::route::{OperatorRequest, operator_requests};
 use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
+pub(crate) use self::webhook::WebhookApi;
 use self::webhook::Webhooks;
 use crate::access::SentList;
 use crate::catalog::{AppliedEdit, Catalog, Edit, Editor, Outcome};
@@ -147,24 +146,6 @@ impl OperatorApi {
     /// Passes requests about what other members own on to them.
     pub(crate) fn in_cluster(self, members: Members) -> Self {
         Self { members: Some(members), ..self }
-    }
-
-    /// Serves on `listen` until the drain.
-    ///
-    /// # Errors
-    /// The address cannot be bound.
-    pub(crate) async fn start(
-        self,
-        listen: SocketAddr,
-        tls: ServerTls,
-        metrics: ListenerMetrics,
-        drain: &Drain,
-    ) -> anyhow::Result<SocketAddr> {
-        let cannot = || format!("cannot listen on operator_listen = \"{listen}\"");
-        let listener = TcpListener::bind(listen).await.with_context(cannot)?;
-        let address = listener.local_addr()?;
-        serve::tcp(listener, Some(tls), self, metrics, drain);
-        Ok(address)
     }
 
     /// Answers a request that the member `by` passes on. `caller`: the operator that it authenticated; webhooks have none.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -15,10 +15,12 @@ use weir_model::Bounds;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::problem::Problem;
 use weir_runtime::admin;
-use weir_runtime::serve::{Body, RequestBody, RequestBodyError, SourceLimit, SourcePermit};
+use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestBodyError, SourceLimit, SourcePermit};
 
+use super::OperatorApi;
 use super::metrics::OperatorMetrics;
 use super::problems::{self, SOON};
+use super::route::Route;
 use crate::catalog::Catalog;
 use crate::webhook::{Delivery, DeliveryResult, Provider, Secret};
 
@@ -224,6 +226,19 @@ fn read(files: &[PathBuf]) -> (Vec<Secret>, Option<UnreadableFile>) {
     };
     let secrets = files.iter().filter_map(&mut read).collect();
     (secrets, unread)
+}
+
+/// The handler of a listener for webhooks alone. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct WebhookApi(pub(crate) OperatorApi);
+
+impl Handler for WebhookApi {
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        if Route::is_of_webhooks(request.uri().path()) {
+            return self.0.handle(request, peer).await;
+        }
+        Problem::no_such_path().into_response()
+    }
 }
 
 #[cfg(test)]

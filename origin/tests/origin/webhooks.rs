@@ -135,6 +135,22 @@ async fn a_push_and_its_webhook_are_published() {
 }
 
 #[tokio::test]
+async fn a_listener_of_their_own_answers_webhooks_alone() {
+    let home = Home::new();
+    let mut config = empty_config(&home);
+    config.webhook_listen = Some(([127, 0, 0, 1], 0).into());
+    let node = home.start(config).await;
+    let base = format!("https://{}", node.running.webhook_address().unwrap());
+    let status =
+        async |path: &str| client(&home, 1).post(format!("{base}{path}")).send().await.unwrap().status().as_u16();
+    assert_eq!(status("/v1/webhooks/github/shop").await, 401);
+    for path in ["/v1/batch", "/v1/services", "/"] {
+        assert_eq!(status(path).await, 404, "{path}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_delivery_without_the_secret_is_refused_without_details() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = start(&home, &upstream).await;
