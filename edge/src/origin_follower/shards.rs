@@ -12,8 +12,8 @@ use weir_protocol::digest::ObjectDigest;
 use crate::access::Access;
 use crate::origin_client::Origin;
 
-/// Requests at a time.
-const CONCURRENT: usize = 8;
+/// Requests at a time: an edge far away is to have 64 shards within the second after which the next list may come.
+const CONCURRENT: usize = 32;
 
 /// The pause before what has failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
