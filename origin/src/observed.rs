@@ -171,11 +171,14 @@ impl Observed {
             return None;
         }
         let permit = self.queries.clone().acquire_owned().await.ok()?;
-        let answer = move |table: &Table, now| {
+        let table = self.table.clone();
+        let answer = move || {
             let _permit = permit;
-            question(table, now)
+            // Messages of edges wait for the copy alone.
+            let table = table.read().unwrap_or_else(PoisonError::into_inner).clone();
+            question(&table, Now::of_clocks())
         };
-        self.look(answer).await
+        spawn_blocking(answer).await.ok()
     }
 
     /// Deletes a name here and in the record.

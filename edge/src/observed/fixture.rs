@@ -1,5 +1,6 @@
 //! A table to test.
 
+use std::ops::Bound;
 use std::time::Duration;
 
 use serde_json::json;
@@ -48,6 +49,7 @@ impl Site {
         let accepted = self.table.accept(&agent.parse().unwrap(), identity(), message, self.now);
         let counted: usize = self.table.agents.values().map(AgentState::bytes).sum();
         assert_eq!(self.table.bytes, counted);
+        self.check_counts();
         accepted
     }
 
@@ -65,5 +67,20 @@ impl Site {
     pub(super) fn pass(&mut self, seconds: u64) {
         self.now = self.now.after(Duration::from_secs(seconds));
         self.table.pass(self.now);
+        self.check_counts();
+    }
+
+    /// What is counted as it changes is what there is; agents are found by their changes as by looking at all.
+    fn check_counts(&self) {
+        let table = &self.table;
+        assert_eq!(table.connected, table.agents.values().filter(|agent| !agent.is_unheard).count());
+        for above in table.number.saturating_sub(3)..=table.number {
+            let start = table.agents.keys().next().map_or(Bound::Unbounded, |first| Bound::Excluded(first.clone()));
+            for start in [Bound::Unbounded, start] {
+                let all = table.agents.range((start.clone(), Bound::Unbounded)).filter(|(_, it)| it.number > above);
+                let found = table.changed(above, start).map(|(name, _)| name);
+                assert!(found.eq(all.map(|(name, _)| name)));
+            }
+        }
     }
 }

@@ -81,7 +81,7 @@ impl Observed {
             }
             let mut table = self.table();
             table.pass(self.inner.clock.now());
-            let (connected, duplicated) = (table.connected(), table.duplicated());
+            let (connected, duplicated) = (table.connected, table.duplicated());
             let unheard = table.agents.len() - connected;
             drop(table);
             for (state, count) in [("connected", connected), ("unheard", unheard)] {

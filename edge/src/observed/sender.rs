@@ -120,10 +120,11 @@ impl Sender {
                     true => Some(self.delivery.at_once(&table, now)),
                     false => self.delivery.next(&table, !refused.is_empty(), now),
                 };
-                (next, table.connected() as u64, self.delivery.sweep.behind(&table))
+                let behind = next.as_ref().map(|_| self.delivery.sweep.behind(&table));
+                (next, table.connected as u64, behind)
             };
+            let (Some(mut part), Some(behind)) = (next, behind) else { return };
             self.show_behind(behind);
-            let Some(mut part) = next else { return };
             let message = EdgeObserved {
                 edge: edge.clone(),
                 name: self.context.name.clone(),
@@ -146,6 +147,9 @@ impl Sender {
             }
             if matches!(outcome, Outcome::Accepted | Outcome::NameTwice(_)) {
                 self.show_named_twice(outcome != Outcome::Accepted);
+            }
+            if outcome == Outcome::Accepted && !part.more {
+                self.show_behind(0);
             }
             let now = self.context.observed.inner.clock.now();
             let goes_on = outcome == Outcome::Resync && !part.full || outcome == Outcome::Accepted && part.more;

@@ -58,8 +58,8 @@ impl Sweep {
     /// The rows that the origin lacks.
     pub(super) fn behind(&self, table: &Table) -> usize {
         let above = self.acknowledged.unwrap_or_default();
-        let changed = table.agents.values().filter(|agent| agent.number > above);
-        changed.flat_map(|agent| agent.rows.values()).filter(|held| held.number > above).count()
+        let changed = table.changed(above, Unbounded);
+        changed.flat_map(|(_, agent)| agent.rows.values()).filter(|held| held.number > above).count()
     }
 
     /// The next part.
@@ -88,7 +88,7 @@ impl Sweep {
             Some((name, None)) => (Excluded(name.clone()), Some(name)),
             None => (Unbounded, None),
         };
-        for (name, agent) in table.agents.range((start, Unbounded)).filter(|(_, agent)| agent.number > above) {
+        for (name, agent) in table.changed(above, start) {
             if room < AGENT_BYTES {
                 return SweepPart {
                     more: true,

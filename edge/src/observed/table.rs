@@ -4,6 +4,7 @@
 //! has acknowledged.
 
 use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
 use weir_cache::clock::Moment;
@@ -23,6 +24,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// How long removed rows are known as removed.
 const REMOVED_FOR: Duration = Duration::from_secs(600);
 
+/// Fewer changes than one in so many agents are looked up one by one.
+const FEW: usize = 8;
+
 /// Why a message is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rejected {
@@ -36,6 +40,10 @@ pub(crate) enum Rejected {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) agents: BTreeMap<NodeName, AgentState>,
+    /// The agents by the numbers of their last changes.
+    by_number: BTreeMap<u64, NodeName>,
+    /// The agents that were heard a short time ago.
+    pub(super) connected: usize,
     /// The number of the last change.
     pub(super) number: u64,
     /// Rows that were removed up to this number are forgotten.
@@ -49,7 +57,16 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(max_bytes: u64, now: Moment) -> Self {
         let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-        Self { agents: BTreeMap::new(), number: 0, forgotten: 0, checkpoint: (0, now), bytes: 0, max_bytes }
+        Self {
+            agents: BTreeMap::new(),
+            by_number: BTreeMap::new(),
+            connected: 0,
+            number: 0,
+            forgotten: 0,
+            checkpoint: (0, now),
+            bytes: 0,
+            max_bytes,
+        }
     }
 
     /// Takes in a message. Returns the runs of the agent that live at the same time, if that is new.
@@ -78,11 +95,12 @@ impl Table {
         {
             return Err(Rejected::Full);
         }
-        self.number += 1;
         self.bytes += of_agent;
         let agent = self.agents.entry(name.clone()).or_insert(fresh);
+        self.connected += usize::from(of_agent > 0 || agent.is_unheard);
         agent.identity = identity;
         let was_alone = !agent.is_duplicated();
+        renumber(&mut self.by_number, &mut self.number, name, agent);
         let (before, after) = agent.apply(message, self.number, now);
         self.bytes = self.bytes + after - before;
         Ok(agent.runs.living().filter(|_| was_alone).cloned().collect())
@@ -93,8 +111,8 @@ impl Table {
         let Some(agent) = self.agents.get_mut(name) else { return 0 };
         agent.heard = now;
         if std::mem::take(&mut agent.is_unheard) {
-            self.number += 1;
-            agent.number = self.number;
+            renumber(&mut self.by_number, &mut self.number, name, agent);
+            self.connected += 1;
         }
         agent.runs_before
     }
@@ -104,8 +122,8 @@ impl Table {
         for (name, agent) in &mut self.agents {
             let labels = labels(name, &agent.identity);
             if labels != agent.identity.labels {
-                self.number += 1;
-                (agent.identity.labels, agent.number, agent.stated) = (labels, self.number, self.number);
+                renumber(&mut self.by_number, &mut self.number, name, agent);
+                (agent.identity.labels, agent.stated) = (labels, self.number);
                 if agent.is_unheard {
                     // An origin may have forgotten it to make room.
                     agent.full_number = self.number;
@@ -116,15 +134,19 @@ impl Table {
 
     /// Time has passed.
     pub(super) fn pass(&mut self, now: Moment) {
-        let (number, bytes) = (&mut self.number, &mut self.bytes);
-        self.agents.retain(|_, agent| {
+        let Self { agents, by_number, number, connected, bytes, .. } = self;
+        agents.retain(|name, agent| {
             let silent = now.since(agent.heard);
             if silent >= UNHEARD_AFTER && !agent.is_unheard {
-                *number += 1;
-                (agent.is_unheard, agent.number) = (true, *number);
+                renumber(by_number, number, name, agent);
+                agent.is_unheard = true;
+                *connected -= 1;
             }
             let is_kept = silent < FORGOTTEN_AFTER;
-            *bytes -= if is_kept { 0 } else { agent.bytes() };
+            if !is_kept {
+                by_number.remove(&agent.number);
+                *bytes -= agent.bytes();
+            }
             is_kept
         });
         let (number, at) = self.checkpoint;
@@ -140,10 +162,31 @@ impl Table {
         self.agents.values().filter(|agent| agent.is_duplicated()).count()
     }
 
-    /// The agents that were heard a short time ago.
-    pub(super) fn connected(&self) -> usize {
-        self.agents.values().filter(|agent| !agent.is_unheard).count()
+    /// The agents with a change above a number, sorted by name. A few of many are found without the others.
+    pub(super) fn changed<'a>(
+        &'a self,
+        above: u64,
+        start: Bound<NodeName>,
+    ) -> Box<dyn Iterator<Item = (&'a NodeName, &'a AgentState)> + 'a> {
+        let is_above = move |(_, agent): &(&NodeName, &AgentState)| agent.number > above;
+        // Each number is of one change.
+        if self.number - above >= (self.agents.len() / FEW) as u64 {
+            return Box::new(self.agents.range((start, Bound::Unbounded)).filter(is_above));
+        }
+        let changed = self.by_number.range((Bound::Excluded(above), Bound::Unbounded)).map(|(_, name)| name);
+        let mut names: Vec<&NodeName> =
+            changed.filter(|name| (start.as_ref(), Bound::Unbounded).contains(*name)).collect();
+        names.sort_unstable();
+        Box::new(names.into_iter().filter_map(|name| self.agents.get_key_value(name)))
     }
+}
+
+/// Gives an agent the next number.
+fn renumber(by_number: &mut BTreeMap<u64, NodeName>, number: &mut u64, name: &NodeName, agent: &mut AgentState) {
+    *number += 1;
+    let name = by_number.remove(&agent.number).unwrap_or_else(|| name.clone());
+    by_number.insert(*number, name);
+    agent.number = *number;
 }
 
 #[cfg(test)]
@@ -185,6 +228,27 @@ mod tests {
     }
 
     #[test]
+    fn a_few_changes_of_many_agents_are_found_by_their_numbers() {
+        let mut site = Site::new(1 << 20);
+        let name = |number: u64| format!("agent-{number:02}");
+        // The fixture compares with a look at all.
+        for number in 0..40 {
+            site.accept(&name(number), message("a", 1, "f", &["shop"], &[])).unwrap();
+        }
+        for number in [7, 3, 7, 0] {
+            let seq = site.table.agents[name(number).as_str()].seq + 1;
+            site.accept(&name(number), message("a", seq, "", &["shop!503"], &[])).unwrap();
+        }
+        let found = |above| site.table.changed(above, Bound::Unbounded).map(|(name, _)| name.to_string());
+        assert_eq!(found(40).collect::<Vec<_>>(), ["agent-00", "agent-03", "agent-07"]);
+        assert_eq!(found(43).collect::<Vec<_>>(), ["agent-00"]);
+        site.pass(85);
+        site.table.heard(&"agent-09".parse().unwrap(), site.now);
+        site.pass(24 * 3600 - 1);
+        assert_eq!((site.table.agents.len(), site.table.connected), (1, 0));
+    }
+
+    #[test]
     fn without_room_nothing_is_accepted_and_nothing_evicted() {
         let one = message("a", 1, "f", &["a", "b"], &[]);
         let mut site = Site::new(1 << 20);
@@ -218,7 +282,7 @@ mod tests {
         let state = |site: &Site, name: &str| (site.table.agents[name].is_unheard, site.table.agents[name].number);
         assert_eq!([state(&site, "one"), state(&site, "two")], [(false, 1), (true, 3)]);
         site.table.heard(&"two".parse().unwrap(), site.now);
-        assert_eq!((state(&site, "two"), site.table.connected()), ((false, 4), 2));
+        assert_eq!((state(&site, "two"), site.table.connected), ((false, 4), 2));
         // Removed rows are known as removed for a while.
         site.accept("one", message("a", 2, "", &[], &["docs"])).unwrap();
         site.pass(600);

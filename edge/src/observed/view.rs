@@ -21,7 +21,7 @@ impl Table {
         let duplicated = names(self, AgentState::is_duplicated);
         json!({
             "reporting": self.agents.len(),
-            "connected": self.connected(),
+            "connected": self.connected,
             "failing": failing.iter().take(MAX_LISTED).collect::<Vec<_>>(),
             "failing_total": failing.len(),
             "duplicated": duplicated.iter().take(MAX_LISTED).collect::<Vec<_>>(),

@@ -41,7 +41,7 @@ impl State {
 }
 
 /// An agent.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Agent {
     /// When an edge last had news of it.
     pub(crate) heard: Instant,
@@ -55,7 +55,7 @@ pub(crate) struct Agent {
 }
 
 /// What an edge states of an agent.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Statement {
     pub(crate) reporter: Reporter,
     /// The [`Edge::epoch`] in which the edge stated it last.

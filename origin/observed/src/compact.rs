@@ -32,7 +32,7 @@ pub(crate) const NONE: Id = Id::MAX;
 pub(crate) const UNSAID: Id = Id::MAX - 1;
 
 /// A row.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CompactRow {
     pub(crate) service: Id,
     pub(crate) desired: Id,
@@ -54,7 +54,7 @@ pub(crate) struct CompactRow {
 }
 
 /// What rows share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pools {
     pub(crate) services: Pool<ServiceName>,
     pub(crate) releases: Pool<Release>,

@@ -37,7 +37,7 @@ pub enum Rejected {
 }
 
 /// An edge.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Edge {
     pub(crate) heard: Instant,
     /// The version of its program.

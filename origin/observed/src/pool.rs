@@ -11,7 +11,7 @@ pub(crate) type Id = u32;
 const OVERHEAD: usize = 48;
 
 /// Counted values. A value goes with its last holder, and its number is used again.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pool<T> {
     slots: Vec<Option<(Arc<T>, u32)>>,
     free: Vec<Id>,

@@ -10,11 +10,11 @@ use crate::bounds::MAX_REFUSED_NAMES;
 use crate::reporter::Reporter;
 
 /// The last refusal of each name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Refusals(BTreeMap<NodeName, Refusal>);
 
 /// The last refusal of a name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     /// The edge that reported it.
     pub(crate) reporter: Reporter,

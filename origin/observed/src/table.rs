@@ -1,6 +1,7 @@
 //! The table: takes in messages of edges, and forgets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::name::{EdgeName, NodeName};
@@ -75,10 +76,11 @@ enum Left {
     Bound(&'static str),
 }
 
-/// Last values of all agents.
-#[derive(Debug)]
+/// Last values of all agents. A clone shares its agents until they change, so that questions are answered from one while messages
+/// come in.
+#[derive(Debug, Clone)]
 pub struct Table {
-    pub(crate) agents: BTreeMap<NodeName, Agent>,
+    pub(crate) agents: BTreeMap<NodeName, Arc<Agent>>,
     pub(crate) edges: BTreeMap<Reporter, Edge>,
     pub(crate) pools: Pools,
     pub(crate) refused: Refusals,
@@ -243,7 +245,8 @@ impl Table {
             self.room_for_agent()?;
         }
         let (room, of_all) = self.room_for_rows();
-        let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Agent::new(heard));
+        let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Arc::new(Agent::new(heard)));
+        let agent = Arc::make_mut(agent);
         match agent.choose(&reporter.edge, (&new, unheard), (heard, is_live), now.monotonic) {
             Choice::Accept => {}
             Choice::Ignore => return Ok(()),
@@ -281,9 +284,9 @@ impl Table {
     }
 
     fn set_unheard(&mut self, reporter: &Reporter, agent: &NodeName, now: Now) {
-        let Some(agent) = self.agents.get_mut(agent) else { return };
-        if let Some(statement) = agent.statement.as_mut().filter(|it| reporter.speaks_for(&it.reporter) && !it.unheard)
-        {
+        let is_of_it = |it: &Statement| reporter.speaks_for(&it.reporter) && !it.unheard;
+        let agent = self.agents.get_mut(agent).filter(|agent| agent.statement.as_ref().is_some_and(is_of_it));
+        if let Some(statement) = agent.and_then(|agent| Arc::make_mut(agent).statement.as_mut()) {
             (statement.unheard, statement.listed) = (true, Some(now.ago(AGENT_SILENT_AFTER)));
         }
     }
@@ -315,7 +318,7 @@ impl Table {
         for agent in self.agents.values_mut() {
             let Some(of) = agent.statement.as_ref().filter(|it| edges.contains(&it.reporter)) else { continue };
             let heard = agent.heard_at(self.edges.get(&of.reporter));
-            if let Some(statement) = &mut agent.statement {
+            if let Some(statement) = &mut Arc::make_mut(agent).statement {
                 statement.listed = if statement.unheard { statement.listed } else { Some(heard) };
                 statement.unheard |= are_gone;
             }
@@ -374,7 +377,7 @@ impl Table {
                 None if !seen.deleted && self.room_for_agent().is_ok() => {
                     let agent = Agent::new(now.moment_of(*seen));
                     self.bytes += agent.bytes();
-                    self.agents.insert(name.clone(), agent);
+                    self.agents.insert(name.clone(), Arc::new(agent));
                 }
                 _ => {}
             }
