@@ -7,7 +7,7 @@ loadtest/compare/frames.py sizes REPOSITORY MIB…: the first files of a real re
 deltas. LIMIT is the largest tarball with deltas, if not the default.
 loadtest/compare/frames.py history REPOSITORY REF COMMITS: the last commits of a branch, with frames alone and with deltas.
 loadtest/compare/frames.py fleet REPOSITORY AGENTS WHOLE: what the edge sends and uses when so many agents of the repository of `large`
-fetch one changed file by frames, and when so many download everything. The example `frame_fleet` is these agents.
+fetch one changed file by frames, and when so many download everything. `weir-loadtest frames` is these agents.
 
 BIN is where the binaries are, if not target/release; WORK is a folder on the disk to measure on. Needs git."""
 
@@ -319,8 +319,9 @@ def fleet(work, source, agents, wholes):
     print(f"the edge sent it {sent() - before:,.0f} bytes of bodies", flush=True)
     weir.agent.stop()
     for what, count, at_once in [("by frames", agents, 64), ("whole", wholes, 8)]:
-        old = what if what == "whole" else weir.descriptor()["publication"]["digest"]
-        command = [BIN / "examples/frame_fleet", f"https://127.0.0.1:{weir.listen}", weir.work / "ca.pem", count, str(at_once), old]
+        old = None if what == "whole" else weir.descriptor()["publication"]["digest"]
+        command = [BIN / "weir-loadtest", "frames", "--edge", f"https://127.0.0.1:{weir.listen}", "--ca", weir.work / "ca.pem"]
+        command += ["--agents", str(count), "--at-once", str(at_once)] + (["--old", old] if old else [])
         driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         driver.stdout.readline()
         head = changed(repository, head, one, what)

@@ -5,12 +5,14 @@
 
 pub mod cluster;
 mod connect;
+pub mod frames;
 pub mod git_repository;
 pub mod git_requests;
 pub mod git_server;
 pub mod poller;
 pub mod processes;
 pub mod processor;
+pub mod questions;
 pub mod relay;
 pub mod scrape;
 pub mod slow_reader;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use weir_loadtest::poller::{self, Plan, Request, Version};
-use weir_loadtest::{processor, streams};
+use weir_loadtest::{frames, processor, questions, streams};
 use weir_protocol::access_list::key_line;
 use weir_protocol::token::SigningKey;
 use weir_runtime::config::duration;
@@ -34,6 +34,15 @@ enum Command {
     /// It writes the public key of their tokens to --key-file, for `auth.keys` of the edge, and waits for a line of input. Then it opens
     /// the streams. From then on it prints the lines that have come, by the kind of event, for each line of input.
     Streams(StreamsArguments),
+    /// Let many agents of one large service update after one push, without their disks
+    ///
+    /// It says when all are connected, and goes on after a line of input.
+    Frames(frames::Plan),
+    /// Ask an origin what a fleet runs: 10,000 agents with 50 services each behind three edges
+    ///
+    /// It starts the origin and the edges, of which the binaries are beside this one, and some real agents; it speaks for the others. It
+    /// asks, publishes, restarts the origin, and kills an edge and everything. It fails if an answer was short without saying so.
+    Questions(questions::Plan),
 }
 
 #[derive(Debug, Args)]
@@ -112,12 +121,21 @@ impl Protocol {
     }
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
-        Command::Poll(arguments) => poll(arguments).await,
-        Command::Streams(arguments) => follow(arguments).await,
-    }
+fn main() -> anyhow::Result<()> {
+    let command = Arguments::parse().command;
+    // What shares the machine with the server that is measured takes one thread.
+    let mut runtime = match command {
+        Command::Poll(_) | Command::Streams(_) => tokio::runtime::Builder::new_current_thread(),
+        Command::Frames(_) | Command::Questions(_) => tokio::runtime::Builder::new_multi_thread(),
+    };
+    runtime.enable_all().build()?.block_on(async {
+        match command {
+            Command::Poll(arguments) => poll(arguments).await,
+            Command::Streams(arguments) => follow(arguments).await,
+            Command::Frames(plan) => frames::run(plan).await,
+            Command::Questions(plan) => questions::run(&plan).await,
+        }
+    })
 }
 
 async fn follow(arguments: StreamsArguments) -> anyhow::Result<()> {
