@@ -129,7 +129,7 @@ impl Hook {
                 let tls = self.on_files("webhook", move || webhook::tls(&ca)).await?;
                 webhook::send(config, tls, &facts.to_json(), config.timeout).await
             };
-            let timed_out = HookError::TimedOut { what: "webhook", after: self.timeout };
+            let timed_out = HookError::TimedOut { what: "webhook", after: self.timeout, stderr: String::new() };
             tokio::time::timeout(self.timeout, called).await.unwrap_or(Err(timed_out))?;
         }
         Ok(())
@@ -151,7 +151,11 @@ impl Hook {
             };
             tokio::task::spawn_blocking(work).await.map_err(|error| HookError::Prepare(error.to_string()))?
         };
-        tokio::time::timeout(after, done).await.unwrap_or(Err(HookError::TimedOut { what, after }))
+        tokio::time::timeout(after, done).await.unwrap_or(Err(HookError::TimedOut {
+            what,
+            after,
+            stderr: String::new(),
+        }))
     }
 
     /// Runs the hooks; returns whether they succeeded.

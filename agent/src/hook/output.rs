@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::MAX_OUTPUT_BYTES;
+use weir_protocol::plain_text::make_plain;
 
 /// The most bytes logged per run and stream; the rest is read and dropped.
 const MAX_LOGGED: usize = 64 << 10;
@@ -26,10 +27,12 @@ pub(super) struct Tail {
 
 impl Tail {
     fn push(&mut self, line: &str) {
-        let line = &line[..line.floor_char_boundary(MAX_OUTPUT_BYTES)];
+        let mut line = line.to_owned();
+        make_plain(&mut line, MAX_OUTPUT_BYTES);
+        line.truncate(line.floor_char_boundary(MAX_OUTPUT_BYTES));
         // With the line break before it.
         self.length += line.len() + 1;
-        self.lines.push_back(line.to_owned());
+        self.lines.push_back(line);
         while self.length > MAX_OUTPUT_BYTES + 1 {
             self.length -= self.lines.pop_front().map_or(self.length, |first| first.len() + 1);
         }
@@ -115,6 +118,8 @@ mod tests {
         let (most, half) = ("x".repeat(MAX_OUTPUT_BYTES), "y".repeat(MAX_OUTPUT_BYTES / 2));
         assert_eq!(tail(&["one", &most]), most);
         assert_eq!(tail(&["one", &half, &half[1..]]), [&half, &half[1..]].join("\n"));
+        let red = tail(&["\u{1b}[31mno gate", &half]);
+        assert_eq!(red, ["\\u{1b}[31mno gate", &half].join("\n"), "edges find nothing to change");
         assert_eq!(tail(&[&half, &half]), half, "with its line break the first has no room");
         assert_eq!(tail(&[&"é".repeat(MAX_OUTPUT_BYTES)]), "é".repeat(MAX_OUTPUT_BYTES / 2));
     }

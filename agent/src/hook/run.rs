@@ -25,7 +25,7 @@ pub(crate) enum HookError {
     #[error("{what} exited with {status}")]
     Failed { what: &'static str, status: ExitStatus, stderr: String },
     #[error("{what} ran longer than {after:?} and was terminated")]
-    TimedOut { what: &'static str, after: Duration },
+    TimedOut { what: &'static str, after: Duration, stderr: String },
     #[error("webhook failed: {0}")]
     Webhook(String),
     #[error("{what} of {} failed: {source}", path.display())]
@@ -58,7 +58,7 @@ impl HookError {
     /// The last lines that a command wrote to stderr.
     pub(super) fn stderr(&self) -> Option<&str> {
         match self {
-            Self::Failed { stderr, .. } if !stderr.is_empty() => Some(stderr),
+            Self::Failed { stderr, .. } | Self::TimedOut { stderr, .. } if !stderr.is_empty() => Some(stderr),
             _ => None,
         }
     }
@@ -151,13 +151,11 @@ impl Run<'_> {
         if !read_to_end {
             let _ = tokio::time::timeout(output::GRACE, output).await;
         }
+        let stderr = || std::mem::take(&mut *err.lock().unwrap_or_else(PoisonError::into_inner)).into_text();
         match ended.map_err(|source| HookError::Start { what, source })? {
-            None => Err(HookError::TimedOut { what, after: self.timeout }),
+            None => Err(HookError::TimedOut { what, after: self.timeout, stderr: stderr() }),
             Some(status) if status.success() => Ok(()),
-            Some(status) => {
-                let stderr = std::mem::take(&mut *err.lock().unwrap_or_else(PoisonError::into_inner)).into_text();
-                Err(HookError::Failed { what, status, stderr })
-            }
+            Some(status) => Err(HookError::Failed { what, status, stderr: stderr() }),
         }
     }
 }

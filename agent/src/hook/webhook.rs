@@ -34,7 +34,7 @@ pub(super) async fn send(
         .body(Full::new(Bytes::from(facts.to_string())))
         .map_err(|error| failed(error.to_string()))?;
     let response = tokio::time::timeout(after, webhook_client(tls).request(request)).await;
-    let response = response.map_err(|_| HookError::TimedOut { what: "webhook", after })?;
+    let response = response.map_err(|_| HookError::TimedOut { what: "webhook", after, stderr: String::new() })?;
     let status = response.map_err(|error| failed(root_cause(&error)))?.status();
     if status.is_success() { Ok(()) } else { Err(failed(format!("the server answers {status}"))) }
 }

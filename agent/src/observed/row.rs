@@ -17,6 +17,8 @@ pub(super) fn row(
 ) -> Row {
     let (phase, problem) = (status.phase(), status.current_problem(now));
     let known = before.and_then(|before| before.current.as_ref());
+    let digest = status.release.as_ref().map(|release| release.digest);
+    let same_release = before.filter(|_| known.map(|known| known.digest) == digest);
     let current = status.release.map(|release| Current {
         digest: release.digest,
         generation: release.generation,
@@ -33,7 +35,7 @@ pub(super) fn row(
         phase,
         hook: status.hook,
         applied: status.applied,
-        problem: problem.map(|problem| shown(problem, before.and_then(|before| before.problem.as_ref()))),
+        problem: problem.map(|problem| shown(problem, same_release.and_then(|before| before.problem.as_ref()))),
         transfer: status.transfer,
     }
 }

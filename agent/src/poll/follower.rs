@@ -375,6 +375,8 @@ impl Follower {
             if hook.is_none() {
                 status.hook_problem = None;
             }
+            // Read here: the hook's task writes it, too.
+            status.applied = applied(self.hook.is_some(), &self.directory.state());
             status.release = release;
         });
         if let Some(hook) = hook {
@@ -406,7 +408,7 @@ impl Follower {
             if status.last_error.is_some() {
                 tracing::info!(service = %self.poller.service, "polls succeed again");
             }
-            status.applied = applied(self.hook.is_some(), &state);
+            status.applied = applied(self.hook.is_some(), &self.directory.state());
             status.release = release;
             status.confirmed = true;
             status.unremoved_releases = unremoved;

@@ -1,4 +1,4 @@
-//! `weir rollback`, `pin`, `unpin` and `refresh`.
+//! `weir rollback`, `pin`, `unpin`, `refresh`, `confirm` and `forget`.
 
 use clap::{Args, ValueEnum};
 use reqwest::Method;
@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
-use crate::history::{publications, resolve};
 use crate::http::{Client, Query};
 use crate::kind::{Kind, segment};
 use crate::text::{revision, text};
@@ -15,15 +14,22 @@ pub(crate) const ROLLBACK_EXAMPLES: &str = "\
 Examples:
   weir rollback shop-prod previous   the retained version before the current one
   weir rollback shop-prod 1.4.2      the version of a chart or artifact
-  weir rollback shop-prod 4f2a9c1    the content of a commit
+  weir rollback shop-prod 4f2a9c1 --reason INC-42   the content of a commit, and why
 
 It is published under a new generation and needs no upstream. The service stays there, whatever is pushed, until `weir unpin`.";
+
+pub(crate) const CONFIRM_HELP: &str = "\
+Compare first what is published with what its upstream has (`weir describe repository NAME`): what an older copy of the records says
+is published again.";
 
 /// A service.
 #[derive(Debug, Args)]
 pub struct ServiceArguments {
     /// The service
     service: String,
+    /// Why, for the history and the log: at most 256 bytes
+    #[arg(long)]
+    reason: Option<String>,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
@@ -35,13 +41,16 @@ pub struct RollbackArguments {
     service: String,
     /// `previous`, a version, or the beginning of a commit or digest
     revision: String,
+    /// Why, for the history and the log: at most 256 bytes
+    #[arg(long)]
+    reason: Option<String>,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
 
-/// What to poll.
+/// A repository.
 #[derive(Debug, Args)]
-pub struct RefreshArguments {
+pub struct RepositoryArguments {
     /// The repository
     repository: String,
     #[command(flatten)]
@@ -80,44 +89,58 @@ pub(crate) async fn forget(arguments: &ForgetArguments) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn roll_back(arguments: &RollbackArguments) -> anyhow::Result<()> {
-    let RollbackArguments { service, revision: wanted, .. } = arguments;
+    let RollbackArguments { service, revision: wanted, reason, .. } = arguments;
     let client = Client::new(&arguments.connection)?;
-    let publications = publications(&client, service).await?;
-    let to = resolve(&publications, wanted)?;
-    let mut body = json!({ "digest": to["digest"] });
+    let path = Kind::Service.path(service)?;
+    let current = client.get(&path, &Query::new()).await?["status"]["published"]["generation"].take();
+    let mut body = json!({ "revision": wanted });
     // What somebody else has published meanwhile is not undone unseen.
-    if let Some(current) = publications.iter().find(|one| one["current"] == true) {
-        body["generation"] = current["generation"].clone();
+    if current.is_number() {
+        body["generation"] = current;
     }
-    let path = format!("{}/rollback", Kind::Service.path(service)?);
-    client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
+    add_reason(&mut body, reason.as_ref());
+    let (_, document) = client.send(Method::POST, &format!("{path}/rollback"), &Query::new(), Some(&body)).await?;
+    let to = revision(&document["status"]["published"]);
     print(format_args!(
-        "{service} is rolled back to {}, and pinned there. `weir unpin {service}` lets it follow again; `weir fleet -s {service}` \
-         shows who has it.",
-        revision(to)
+        "{service} is rolled back to {to}, and pinned there. `weir unpin {service}` lets it follow again; `weir fleet -s {service}` \
+         shows who has it."
     ))?;
     Ok(())
 }
 
 pub(crate) async fn pin(arguments: &ServiceArguments) -> anyhow::Result<()> {
     let (client, service) = (Client::new(&arguments.connection)?, &arguments.service);
-    let document = set_pin(&client, service, Method::PUT).await?;
+    let document = set_pin(&client, arguments, Method::PUT).await?;
     let published = revision(&document["status"]["published"]);
     Ok(print(format_args!("{service} stays at {published} until `weir unpin {service}`."))?)
 }
 
 pub(crate) async fn unpin(arguments: &ServiceArguments) -> anyhow::Result<()> {
     let (client, service) = (Client::new(&arguments.connection)?, &arguments.service);
-    let document = set_pin(&client, service, Method::DELETE).await?;
+    let document = set_pin(&client, arguments, Method::DELETE).await?;
     Ok(print(format_args!("{service} follows again: {}.", text(&document["status"]["condition"])))?)
 }
 
-async fn set_pin(client: &Client, service: &str, method: Method) -> anyhow::Result<Value> {
-    let path = format!("{}/pin", Kind::Service.path(service)?);
-    Ok(client.send(method, &path, &Query::new(), None).await?.1)
+async fn set_pin(client: &Client, arguments: &ServiceArguments, method: Method) -> anyhow::Result<Value> {
+    let (path, mut body) = (format!("{}/pin", Kind::Service.path(&arguments.service)?), json!({}));
+    add_reason(&mut body, arguments.reason.as_ref());
+    Ok(client.send(method, &path, &Query::new(), Some(&body)).await?.1)
 }
 
-pub(crate) async fn refresh(arguments: &RefreshArguments) -> anyhow::Result<()> {
+fn add_reason(body: &mut Value, reason: Option<&String>) {
+    if let Some(reason) = reason {
+        body["reason"] = json!(reason);
+    }
+}
+
+pub(crate) async fn confirm(arguments: &RepositoryArguments) -> anyhow::Result<()> {
+    let (client, repository) = (Client::new(&arguments.connection)?, &arguments.repository);
+    let path = format!("{}/confirm", Kind::Repository.path(repository)?);
+    client.send(Method::POST, &path, &Query::new(), None).await?;
+    Ok(print(format_args!("{repository} publishes again."))?)
+}
+
+pub(crate) async fn refresh(arguments: &RepositoryArguments) -> anyhow::Result<()> {
     let (client, repository) = (Client::new(&arguments.connection)?, &arguments.repository);
     let path = format!("{}/refresh", Kind::Repository.path(repository)?);
     client.send(Method::POST, &path, &Query::new(), None).await?;

@@ -132,6 +132,9 @@ fn verdict(found: &Found, published: &Value) -> &'static str {
     let Some(row) = &found.row else { return "the agent has not told of it" };
     let (has, problem) = (&row["current"]["digest"], &row["problem"]);
     match (has == &published["digest"] && has.is_string(), problem.is_object()) {
+        (true, false) if row["hook"] == "pending" || row["hook"] == "running" => {
+            "it has what is published, and its hook has not ended"
+        }
         (true, false) => "it has what is published",
         (true, true) => "it has what is published, but all is not well",
         (false, true) => "it lacks what is published, because of a problem",

@@ -1,6 +1,6 @@
 //! `weir fleet`: what every agent runs.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
@@ -22,7 +22,7 @@ Examples:
   weir fleet --by problem                  how many rows have which problem, and since when
   weir fleet --by label:ring --lacking 4f2a9c1 --repository shop
   weir fleet --by service,revision         which revisions of each service run
-  weir fleet --by since:5 -s shop-prod     how a commit spread: by five minutes in which it was applied
+  weir fleet --by since:5 -s shop-prod     when what runs was applied, in five minutes each
   weir fleet -s 'shop-*' -l ring=canary    services and agents of one kind";
 
 /// Which rows to show.
@@ -76,9 +76,11 @@ pub(crate) async fn run(arguments: &FleetArguments) -> anyhow::Result<()> {
         return show(&client, arguments).await;
     }
     loop {
-        if io::stdout().is_terminal() {
-            // To the top of an empty screen (ECMA-48, CUP and ED).
-            print(format_args!("\x1b[H\x1b[2J{}", humantime::format_rfc3339_seconds(SystemTime::now())))?;
+        // To the top of an empty screen (ECMA-48, CUP and ED).
+        let clear = if io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+        match writeln!(io::stdout(), "{clear}{}", humantime::format_rfc3339_seconds(SystemTime::now())) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
         }
         match show(&client, arguments).await {
             Err(error) if may_pass(&error) => eprintln!("weir: {error:#}; trying again"),
@@ -103,7 +105,7 @@ async fn show(client: &Client, arguments: &FleetArguments) -> anyhow::Result<()>
     ] {
         query.extend(value.clone().map(|value| (key, value)));
     }
-    query.extend(arguments.until.lacks_by().filter(|_| arguments.lacking.is_some()));
+    query.extend(arguments.lacking.iter().map(|_| arguments.until.lacks_by()));
     query.extend(arguments.label.iter().map(|label| ("label", label.clone())));
     let (path, key) = match &arguments.by {
         Some(_) => ("/v1/fleet/summary", "groups"),

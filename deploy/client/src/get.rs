@@ -1,9 +1,11 @@
 //! `weir get`: lists of objects.
 
 use anyhow::bail;
-use clap::Args;
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 use weir_protocol::name_glob::NameGlob;
+use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query};
@@ -18,6 +20,8 @@ Examples:
   weir get services 'shop-*'         those whose names match
   weir get services --repository shop -o wide
   weir get agents --state silent     agents that no edge hears
+  weir get edges                     edges: which are live, incomplete or away, with their agents
+  weir get members -o wide           origins, and what each owns
   weir get assignments -o json       as the API has them";
 
 /// What to list.
@@ -25,7 +29,7 @@ Examples:
 pub struct GetArguments {
     /// The kind
     #[arg(value_enum)]
-    kind: Kind,
+    kind: Listed,
     /// Patterns of names, with `*`
     names: Vec<String>,
     /// Of services: those of one repository
@@ -43,6 +47,55 @@ pub struct GetArguments {
     connection: ConnectionArguments,
 }
 
+/// What can be listed: objects that operators define, and what takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listed {
+    Objects(Kind),
+    Edges,
+    Members,
+}
+
+impl ValueEnum for Listed {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [Listed; 7] = [
+            Listed::Objects(Kind::Repository),
+            Listed::Objects(Kind::Service),
+            Listed::Objects(Kind::Agent),
+            Listed::Objects(Kind::Assignment),
+            Listed::Objects(Kind::Issuer),
+            Listed::Edges,
+            Listed::Members,
+        ];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Objects(kind) => kind.to_possible_value(),
+            Self::Edges => Some(PossibleValue::new("edges").alias("edge").help("Caches that report what agents run")),
+            Self::Members => Some(PossibleValue::new("members").alias("member").help("The origins of the hub")),
+        }
+    }
+}
+
+impl Listed {
+    fn singular(self) -> &'static str {
+        match self {
+            Self::Objects(kind) => kind.singular(),
+            Self::Edges => "edge",
+            Self::Members => "member",
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Objects(kind) => kind.plural(),
+            Self::Edges => "edges",
+            Self::Members => "members",
+        }
+    }
+}
+
 pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let GetArguments { kind, names, output, .. } = arguments;
     let (client, clock, is_wide) = (Client::new(&arguments.connection)?, output.clock(), output.is_wide());
@@ -53,8 +106,18 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     query.extend(arguments.label.iter().map(|label| ("label", label.clone())));
     // What agents are comes from what edges hear, and not only from entries.
     let (name_key, (mut entries, answer)) = match kind {
-        Kind::Agent => ("agent", client.list("/v1/fleet/agents", &query, "agents").await?),
-        kind => ("name", (client.with_states(*kind, &query).await?, Value::Null)),
+        Listed::Objects(Kind::Agent) => ("agent", client.list("/v1/fleet/agents", &query, "agents").await?),
+        Listed::Objects(kind) => ("name", (client.with_states(*kind, &query).await?, Value::Null)),
+        Listed::Edges | Listed::Members => {
+            let key = kind.plural();
+            // The names of what members own, where they are shown.
+            if *kind == Listed::Members && matches!(output.output, Format::Wide | Format::Json) {
+                query.push(("repositories", String::new()));
+            }
+            let mut answer = client.get(&format!("/v1/{key}"), &query).await?;
+            let entries = answer[key].as_array_mut().map(std::mem::take).unwrap_or_default();
+            ("name", (entries, answer))
+        }
     };
     let name = |entry: &Value| entry[name_key].as_str().unwrap_or_default().to_owned();
     entries.retain(|entry| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&name(entry))));
@@ -66,22 +129,35 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let matching = if patterns.is_empty() && query.is_empty() { "" } else { " that match" };
     let none = format!("there are no {}{matching}", kind.plural());
     output.list(kind.plural(), &entries, name, |entries| table(*kind, entries, clock, is_wide), &none)?;
-    if *kind == Kind::Agent && matches!(output.output, Format::Table | Format::Wide) {
+    if let Some(number) = answer["unowned"]["repositories"].as_u64().filter(|number| *number > 0)
+        && matches!(output.output, Format::Table | Format::Wide)
+    {
+        print(format_args!("\n{number} repositories have no owner now: {}", text(&answer["unowned"]["names"])))?;
+    }
+    if *kind == Listed::Objects(Kind::Agent) && matches!(output.output, Format::Table | Format::Wide) {
         crate::not_known::print(&answer, clock)?;
     }
     Ok(())
 }
 
-fn table(kind: Kind, entries: &[Value], clock: Clock, is_wide: bool) -> Table {
+fn table(kind: Listed, entries: &[Value], clock: Clock, is_wide: bool) -> Table {
     let (head, wide): (&[&str], &[&str]) = match kind {
-        Kind::Service => (
+        Listed::Objects(Kind::Service) => (
             &["NAME", "REPOSITORY", "FOLLOWS", "CONDITION", "PUBLISHED", "AGE", "FAILURE"],
             &["DIGEST", "GENERATION", "DEFINED-BY"],
         ),
-        Kind::Repository => (&["NAME", "HEALTH", "SINCE", "LAST-SUCCESS", "FAILURE"], &["URL", "PHASE", "DEFINED-BY"]),
-        Kind::Agent => (&["NAME", "STATE", "HEARD", "EDGE", "SERVICES", "PROBLEMS"], &["VERSION", "LABELS", "PROVED"]),
-        Kind::Assignment => (&["NAME", "AGENTS", "LABELS", "SERVICES"], &["DEFINED-BY"]),
-        Kind::Issuer => (&["NAME", "ISSUER", "AGENT", "KEYS"], &["SERVICES", "DEFINED-BY"]),
+        Listed::Objects(Kind::Repository) => (
+            &["NAME", "HEALTH", "SINCE", "LAST-SUCCESS", "FAILURE"],
+            &["URL", "PHASE", "STEP", "WAITS-FOR", "DEFINED-BY"],
+        ),
+        Listed::Objects(Kind::Agent) => (
+            &["NAME", "STATE", "HEARD", "EDGE", "SERVICES", "PROBLEMS"],
+            &["VERSION", "LABELS", "PROVED", "NAME-TWICE", "REASON"],
+        ),
+        Listed::Objects(Kind::Assignment) => (&["NAME", "AGENTS", "LABELS", "SERVICES"], &["DEFINED-BY"]),
+        Listed::Objects(Kind::Issuer) => (&["NAME", "ISSUER", "AGENT", "KEYS"], &["SERVICES", "DEFINED-BY"]),
+        Listed::Edges => (&["NAME", "STATE", "SINCE", "HEARD", "AGENTS", "ROWS"], &["VERSION", "VIA"]),
+        Listed::Members => (&["NAME", "STATE", "ZONE", "REPOSITORIES"], &["URL", "SESSION", "OWNS"]),
     };
     let mut table = Table::new(&head.iter().chain(wide.iter().filter(|_| is_wide)).copied().collect::<Vec<_>>());
     for entry in entries {
@@ -92,10 +168,10 @@ fn table(kind: Kind, entries: &[Value], clock: Clock, is_wide: bool) -> Table {
     table
 }
 
-fn cells(kind: Kind, entry: &Value, clock: Clock) -> Vec<String> {
+fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
     let (status, of) = (&entry["status"], |key: &str| text(&entry[key]));
     match kind {
-        Kind::Service => {
+        Listed::Objects(Kind::Service) => {
             let published = &status["published"];
             let repository = entry["repository"].as_str().or(entry["parts"][0]["repository"].as_str());
             vec![
@@ -111,7 +187,7 @@ fn cells(kind: Kind, entry: &Value, clock: Clock) -> Vec<String> {
                 of("defined_by"),
             ]
         }
-        Kind::Repository => vec![
+        Listed::Objects(Kind::Repository) => vec![
             of("name"),
             text(&status["health"]),
             clock.time(&status["since"]),
@@ -119,9 +195,11 @@ fn cells(kind: Kind, entry: &Value, clock: Clock) -> Vec<String> {
             text(&status["failure"]["reason"]),
             of("url"),
             text(&status["phase"]),
+            text(&status["failure"]["step"]),
+            text(&status["waits_for"]),
             of("defined_by"),
         ],
-        Kind::Agent => vec![
+        Listed::Objects(Kind::Agent) => vec![
             of("agent"),
             of("state"),
             clock.time(&entry["heard_at"]),
@@ -131,11 +209,30 @@ fn cells(kind: Kind, entry: &Value, clock: Clock) -> Vec<String> {
             of("version"),
             of("labels"),
             of("proved"),
+            of("alternates"),
+            of("reason"),
         ],
-        Kind::Assignment => vec![of("name"), of("agents"), of("labels"), of("services"), of("defined_by")],
-        Kind::Issuer => {
+        Listed::Objects(Kind::Assignment) => {
+            vec![of("name"), of("agents"), of("labels"), of("services"), of("defined_by")]
+        }
+        Listed::Objects(Kind::Issuer) => {
             let keys = entry["jwks"]["keys"].as_array().map_or(0, Vec::len).to_string();
             vec![of("name"), of("issuer"), of("agent"), keys, of("services"), of("defined_by")]
+        }
+        Listed::Edges => vec![
+            of("name"),
+            of("state"),
+            clock.time(&entry["since"]),
+            clock.time(&entry["heard_at"]),
+            of("agents"),
+            of("rows"),
+            of("version"),
+            of("via"),
+        ],
+        Listed::Members => {
+            let owns = &entry["owns"];
+            let (number, names) = (text(&owns["repositories"]), text(&owns["names"]));
+            vec![of("name"), of("state"), of("zone"), number, of("url"), of("session"), names]
         }
     }
 }

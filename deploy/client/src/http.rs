@@ -1,12 +1,14 @@
 //! Requests to an origin, and its answers.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt, stream};
+use reqwest::tls::TlsInfo;
 use reqwest::{Method, Response, StatusCode, Url};
 use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
 use rustls_platform_verifier::Verifier;
 use serde_json::Value;
 use weir_runtime::http_client::root_cause;
@@ -52,6 +54,14 @@ impl Refused {
     }
 }
 
+/// How an origin answers an operator who comes.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    pub(crate) who: Value,
+    pub(crate) date: Option<SystemTime>,
+    pub(crate) certificate_ends: Option<SystemTime>,
+}
+
 /// The parameters of a request.
 pub(crate) type Query = Vec<(&'static str, String)>;
 
@@ -72,13 +82,25 @@ impl Client {
         };
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
-        let http = reqwest::Client::builder().tls_backend_preconfigured(tls).timeout(TIMEOUT).user_agent(agent);
+        let http =
+            reqwest::Client::builder().tls_backend_preconfigured(tls).timeout(TIMEOUT).user_agent(agent).tls_info(true);
         Ok(Self { http: http.build()?, server, token })
     }
 
     /// The host that answers.
     pub(crate) fn server(&self) -> &str {
         self.server.host_str().unwrap_or_default()
+    }
+
+    /// Asks who this is.
+    pub(crate) async fn greet(&self) -> anyhow::Result<Greeting> {
+        let response = self.request(Method::GET, "/v1/whoami", &Query::new(), None).await?;
+        let date = response.headers().get("date").and_then(|date| date.to_str().ok());
+        let date = date.and_then(|date| httpdate::parse_http_date(date).ok());
+        let certificate = response.extensions().get::<TlsInfo>().and_then(TlsInfo::peer_certificate);
+        let certificate_ends = certificate.and_then(|der| tls::ends(&CertificateDer::from(der)));
+        let who = answer(response).await?.1;
+        Ok(Greeting { who, date, certificate_ends })
     }
 
     /// The answer to `GET`.
@@ -103,6 +125,16 @@ impl Client {
         query: &Query,
         body: Option<&Value>,
     ) -> anyhow::Result<(StatusCode, Value)> {
+        answer(self.request(method, path, query, body).await?).await
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Response> {
         let mut url = self.server.join(path)?;
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
@@ -115,11 +147,7 @@ impl Client {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
         let response = request.send().await;
-        let response =
-            response.map_err(|error| anyhow::anyhow!("cannot reach {}: {}", self.server, root_cause(&error)))?;
-        let (status, text) = (response.status(), body_of(response).await?);
-        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        if status.is_success() { Ok((status, body)) } else { Err(refused(status, &body).into()) }
+        response.map_err(|error| anyhow::anyhow!("cannot reach {}: {}", self.server, root_cause(&error)))
     }
 
     /// A list of objects with their states, also of those that other origins own: these are asked for by name, where one passes
@@ -175,9 +203,12 @@ pub(crate) fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::NOT_FOUND)
 }
 
-async fn body_of(response: Response) -> anyhow::Result<String> {
-    let text = response.text().await;
-    text.map_err(|error| anyhow::anyhow!("the answer broke off: {}", root_cause(&error)))
+/// The status and the body of an answer that is no refusal.
+async fn answer(response: Response) -> anyhow::Result<(StatusCode, Value)> {
+    let (status, text) = (response.status(), response.text().await);
+    let text = text.map_err(|error| anyhow::anyhow!("the answer broke off: {}", root_cause(&error)))?;
+    let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+    if status.is_success() { Ok((status, body)) } else { Err(refused(status, &body).into()) }
 }
 
 fn refused(status: StatusCode, body: &Value) -> Refused {

@@ -7,6 +7,7 @@ mod connection;
 mod contexts;
 mod deliver;
 mod describe;
+mod doctor;
 mod explain;
 mod fleet;
 mod get;
@@ -28,6 +29,9 @@ use clap::Subcommand;
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
+    /// Check whether this machine reaches a hub, and whether all of the hub takes part
+    Doctor(doctor::DoctorArguments),
+
     /// Choose the hub that commands ask, and how they sign in
     #[command(after_long_help = contexts::EXAMPLES)]
     Context {
@@ -39,7 +43,7 @@ pub enum ClientCommand {
     /// Is all well? What is not, and since when
     Status(status::StatusArguments),
 
-    /// List services, repositories, agents, assignments or issuers
+    /// List services, repositories, agents, assignments, issuers, edges or members
     #[command(after_long_help = get::EXAMPLES)]
     Get(get::GetArguments),
 
@@ -74,7 +78,11 @@ pub enum ClientCommand {
     Unpin(deliver::ServiceArguments),
 
     /// Poll the upstream of a repository now
-    Refresh(deliver::RefreshArguments),
+    Refresh(deliver::RepositoryArguments),
+
+    /// Let a repository publish again whose records were damaged
+    #[command(after_long_help = deliver::CONFIRM_HELP)]
+    Confirm(deliver::RepositoryArguments),
 
     /// Create or change objects from files
     #[command(after_long_help = apply::EXAMPLES)]
@@ -104,6 +112,7 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         match command {
             ClientCommand::Context { command } => contexts::run(command),
+            ClientCommand::Doctor(arguments) => return doctor::run(&arguments).await,
             ClientCommand::Status(arguments) => return status::run(&arguments).await,
             ClientCommand::Get(arguments) => get::run(&arguments).await,
             ClientCommand::Describe(arguments) => describe::run(&arguments).await,
@@ -116,6 +125,7 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
             ClientCommand::Pin(arguments) => deliver::pin(&arguments).await,
             ClientCommand::Unpin(arguments) => deliver::unpin(&arguments).await,
             ClientCommand::Refresh(arguments) => deliver::refresh(&arguments).await,
+            ClientCommand::Confirm(arguments) => deliver::confirm(&arguments).await,
             ClientCommand::Apply(arguments) => apply::apply(&arguments).await,
             ClientCommand::Delete(arguments) => apply::delete(&arguments).await,
             ClientCommand::Forget(arguments) => deliver::forget(&arguments).await,

@@ -19,7 +19,7 @@ pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
     }
     let number = |key: &str| answer[key].as_u64().filter(|number| *number > 0);
     if let Some(number) = number("unknown") {
-        said.push(format!("not known: whether {number} more rows lack the revision, which the history does not have"));
+        said.push(format!("not known: whether {number} more rows lack the revision: it is not in the history, or their agents do not say what they applied"));
     }
     if let Some(number) = number("agents_without_rows") {
         said.push(format!("not known: what {number} agents run, which no edge has heard since the origin started"));

@@ -38,8 +38,9 @@ pub(crate) enum Until {
 
 impl Until {
     /// The parameter of a question of who lacks something.
-    pub(crate) fn lacks_by(self) -> Option<(&'static str, String)> {
-        (self == Self::Current).then(|| ("lacks_by", "current".to_owned()))
+    pub(crate) fn lacks_by(self) -> (&'static str, String) {
+        let by = if self == Self::Current { "current" } else { "applied" };
+        ("lacks_by", by.to_owned())
     }
 }
 
@@ -133,10 +134,9 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
 
 async fn ask(client: &Client, arguments: &WaitArguments) -> anyhow::Result<Answers> {
     let service = segment(&arguments.service)?.to_owned();
-    let filter = [("service", service.clone()), ("lacks", arguments.revision.clone())]
-        .into_iter()
-        .chain(arguments.until.lacks_by());
-    let lacking = match client.list("/v1/fleet/rows", &filter.collect::<Query>(), "rows").await {
+    let filter: Query =
+        vec![("service", service.clone()), ("lacks", arguments.revision.clone()), arguments.until.lacks_by()];
+    let lacking = match client.list("/v1/fleet/rows", &filter, "rows").await {
         Ok((rows, answer)) => Some((rows, not_known::of_the_last_day(client, answer).await?)),
         Err(error) if is_absent(&error) => None,
         Err(error) => return Err(error),

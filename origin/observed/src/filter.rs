@@ -159,8 +159,8 @@ impl<'a> Prepared<'a> {
         };
         let of_row = |verdicts| match (self.filter.lacks_by, row.applied) {
             (LacksBy::Current, _) => of(verdicts, row.current),
-            // What is on disk lacks it, so nothing newer was applied.
-            (LacksBy::Applied, UNSAID) if of(verdicts, row.current) == Verdict::Lacks => Verdict::Lacks,
+            // What is on disk lacks it: nothing newer was applied, or the agent has gone back.
+            (LacksBy::Applied, _) if of(verdicts, row.current) == Verdict::Lacks => Verdict::Lacks,
             (LacksBy::Applied, UNSAID) => Verdict::Unknown,
             (LacksBy::Applied, applied) => of(verdicts, applied),
         };

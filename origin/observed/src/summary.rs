@@ -143,8 +143,10 @@ impl Table {
                 let count = &mut counts[place].1;
                 count.rows += 1;
                 count.agents += usize::from(count.last_agent.replace(index) != Some(index));
-                let since = match (by, &row.problem) {
-                    (By::Problem, Some(problem)) => Some(unix_seconds(problem.since)),
+                let since = match &row.problem {
+                    Some(problem) if *by == By::Problem || and_by == Some(&By::Problem) => {
+                        Some(unix_seconds(problem.since))
+                    }
                     _ => (row.current != NONE).then_some(u64::from(row.since)),
                 };
                 count.since = [count.since, since].into_iter().flatten().min();

@@ -27,7 +27,7 @@ pub mod name;
 pub mod name_glob;
 pub mod observed;
 pub mod part;
-mod plain_text;
+pub mod plain_text;
 pub mod problem;
 pub mod query;
 pub mod range;

@@ -9,7 +9,7 @@ fn is_hidden(c: char) -> bool {
 
 /// Makes a text of others one line that shows what it has: white space is a space, other hidden characters are `\u{…}`. At
 /// most `most` bytes of it are kept.
-pub(crate) fn make_plain(text: &mut String, most: usize) {
+pub fn make_plain(text: &mut String, most: usize) {
     if !text.contains(is_hidden) {
         return;
     }

@@ -3,14 +3,18 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::Value;
 use weir_protocol::access_list::AccessList;
+use weir_protocol::plain_text::make_plain;
 use weir_protocol::token::{MAX_TOKEN_BYTES, UnverifiedToken, unix_seconds};
 use weir_runtime::output::print;
+
+/// The year 9999.
+const MAX_TIME: Duration = Duration::from_secs(253_402_300_799);
 
 /// Shows what a token claims, until when it is valid, and whether a key signed it.
 ///
@@ -46,33 +50,52 @@ pub(super) fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
             let mut list = AccessList::default();
             list.add_key_file(&keys).with_context(|| format!("{} is no file of keys", path.display()))?;
             let Some(key) = list.keys().find(|key| key.id().as_str() == signed_with) else {
-                bail!("no key of {} has the id {signed_with}", path.display());
+                bail!("no key of {} has the id of the key that signed the token", path.display());
             };
             token.verify(key)?;
             format!("verified with {}", path.display())
         }
     };
-    print(format_args!("key         {signed_with}\nsignature   {proof}"))?;
+    say("key", &signed_with)?;
+    say("signature", &proof)?;
+    let time = |name: &str| claims.get(name).and_then(Value::as_u64);
     for (name, value) in &claims {
-        let time = value.as_u64().filter(|_| ["exp", "nbf", "iat"].contains(&name.as_str())).and_then(time_of);
-        let shown = match (time, value) {
-            (Some(time), _) => humantime::format_rfc3339_seconds(time).to_string(),
+        let is_time = ["exp", "nbf", "iat"].contains(&name.as_str());
+        let at =
+            time(name).filter(|_| is_time).and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+        // A year with five digits has no form in RFC 3339.
+        let at = at.filter(|at| *at < UNIX_EPOCH + MAX_TIME);
+        let shown = match (at, value) {
+            (Some(at), _) => humantime::format_rfc3339_seconds(at).to_string(),
             (None, Value::String(text)) => text.clone(),
             (None, other) => other.to_string(),
         };
-        print(format_args!("{:11} {}", meaning(name), shown.replace(char::is_control, " ")))?;
+        say(meaning(name), &shown)?;
     }
-    let (now, expires) = (unix_seconds(SystemTime::now()), claims.get("exp").and_then(Value::as_u64));
-    let for_another = |seconds| humantime::format_duration(Duration::from_secs(seconds / 60 * 60));
-    match expires {
-        None => bail!("it has no `exp`: edges refuse it"),
-        Some(expires) if expires <= now => bail!("it expired {} ago", for_another(now - expires)),
-        Some(expires) => Ok(print(format_args!("valid for   {}", for_another(expires - now)))?),
+    let (now, begins) = (unix_seconds(SystemTime::now()), time("nbf"));
+    let words = |seconds: u64| match seconds / 86_400 {
+        0 | 1 => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
+        days => format!("{days} days"),
+    };
+    match (claims.get("exp"), time("exp")) {
+        (None, _) => bail!("it has no `exp`: edges refuse it"),
+        (Some(_), None) => bail!("its `exp` is no whole number of seconds: edges refuse it"),
+        (_, Some(expires)) if expires <= now => bail!("it expired {} ago", words(now - expires)),
+        _ if begins.is_some_and(|begins| begins > now) => {
+            bail!("it is valid in {}, and not before", words(begins.unwrap_or(now) - now))
+        }
+        (_, Some(expires)) => Ok(say("valid for", &words(expires - now))?),
     }
 }
 
-fn time_of(seconds: u64) -> Option<SystemTime> {
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(u64::from(u32::MAX))))
+/// Prints a line. What a token says may be anything.
+fn say(what: &str, value: &str) -> io::Result<()> {
+    let [what, value] = [what, value].map(|text| {
+        let mut text = text.to_owned();
+        make_plain(&mut text, MAX_TOKEN_BYTES);
+        text
+    });
+    print(format_args!("{what:11} {value}"))
 }
 
 /// The claims of RFC 7519 in words.

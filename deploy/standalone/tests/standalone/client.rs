@@ -159,6 +159,17 @@ fn a_hook_fails(trial: &Trial, applied: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn all_take_part(trial: &Trial) -> anyhow::Result<()> {
+    let members = trial.succeeds("get members -o wide")?;
+    assert!(members.contains("active") && members.contains("shop"), "{members}");
+    assert!(trial.succeeds("get edges")?.contains("live"));
+    let checked = trial.succeeds("doctor")?;
+    for part in ["admin of all services, by a token", "of the origin: it ends in", "as the origin's", "1 live"] {
+        assert!(checked.contains(part), "{part}: {checked}");
+    }
+    Ok(())
+}
+
 #[test]
 fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<()> {
     let trial = Trial::start()?;
@@ -199,7 +210,8 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     let described = trial.succeeds("describe agent cluster-1")?;
     assert!(described.contains("canary") && described.contains(&second[..12]), "{described}");
 
-    trial.succeeds("rollback shop previous")?;
+    trial.succeeds("rollback shop previous --reason INC-42")?;
+    assert!(trial.succeeds("history shop -o wide")?.contains("INC-42"));
     trial.until("fleet -s shop", &first[..12])?;
     assert_eq!(trial.has().as_deref(), Some("1"));
     assert!(trial.succeeds("get services")?.contains("pinned"));
@@ -231,6 +243,7 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     fs::write(trial.dir.path().join("wrong.toml"), "[[agent]]\nname = \"cluster-9\"\nlabel = {}\n")?;
     assert!(trial.fails("apply -f wrong.toml --dry-run", 1)?.contains("labels"), "a misspelt key");
     assert!(trial.fails("forget edge paris", 1)?.contains("paris"));
+    all_take_part(&trial)?;
     assert!(trial.fails("delete assignment to-canaries", 1)?.contains("to-canaries"));
     Ok(())
 }

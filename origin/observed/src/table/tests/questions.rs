@@ -110,6 +110,8 @@ fn a_row_lacks_what_its_hooks_have_not_applied() {
         of(&late, "none"),
         of(&late, "failed"),
         of(&early, "failed"),
+        // It has gone back.
+        with(of(&early, "failed"), json!({"applied": late})),
     ];
     let agents = (0..).zip(&rows).map(|(i, row)| agent(&format!("a{i}"), "i", 1, std::slice::from_ref(row)));
     world.send(&message("e1", 1, &agents.collect::<Vec<_>>())).unwrap();
@@ -117,7 +119,8 @@ fn a_row_lacks_what_its_hooks_have_not_applied() {
         Some(release) if release.generation >= 2 => Verdict::Has,
         _ => Verdict::Lacks,
     };
-    for (lacks_by, lacking, unknown) in [(LacksBy::Applied, &["a0", "a1", "a5"][..], 1), (LacksBy::Current, &["a5"], 0)]
+    for (lacks_by, lacking, unknown) in
+        [(LacksBy::Applied, &["a0", "a1", "a5", "a6"][..], 1), (LacksBy::Current, &["a5", "a6"], 0)]
     {
         let filter = RowFilter { lacks_by, ..RowFilter::default() };
         let answer = world.table.rows(&filter, Some(&lacks), (None, 9), world.now);
@@ -126,19 +129,19 @@ fn a_row_lacks_what_its_hooks_have_not_applied() {
     }
     let all = world.table.rows(&RowFilter::default(), None, (None, 9), world.now).entries;
     let applied: Vec<_> = all.iter().map(|view| serde_json::to_value(&view.row).unwrap()["applied"].clone()).collect();
-    assert_eq!(applied, [early, Value::Null, late.clone(), late, Value::Null, Value::Null]);
+    assert_eq!(applied, [early, Value::Null, late.clone(), late.clone(), Value::Null, Value::Null, late]);
 
     let summary = |by: &By, and_by| {
         let answer = world.table.summary((by, and_by), &RowFilter::default(), None, (None, 9), world.now);
         let key = |group: crate::Group| (serde_json::to_value(group.key).unwrap(), group.rows);
         answer.entries.into_iter().map(key).collect::<Vec<_>>()
     };
-    let by_time = [(Value::Null, 3), (json!("2026-11-20T09:35:00Z"), 2), (json!("2026-11-20T09:30:00Z"), 1)];
+    let by_time = [(Value::Null, 3), (json!("2026-11-20T09:35:00Z"), 3), (json!("2026-11-20T09:30:00Z"), 1)];
     assert_eq!(summary(&By::Since(5), None), by_time);
-    let both = [(json!(["x", "current"]), 6)];
+    let both = [(json!(["x", "current"]), 7)];
     assert_eq!(summary(&By::Service, Some(&By::Phase)), both);
     let of_agents = summary(&By::Agent, Some(&By::Since(60)));
-    assert!(of_agents.len() == 6 && of_agents.contains(&(json!(["a0", "2026-11-20T09:00:00Z"]), 1)), "{of_agents:?}");
+    assert!(of_agents.len() == 7 && of_agents.contains(&(json!(["a0", "2026-11-20T09:00:00Z"]), 1)), "{of_agents:?}");
 }
 
 proptest! {
