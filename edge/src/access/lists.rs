@@ -1,6 +1,6 @@
 //! The lists of keys, denials and issuers: the edge's own, and those of its origins.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use weir_protocol::access_list::{AccessList, AccessListError, Fleet};
@@ -19,8 +19,6 @@ pub(super) struct Lists {
     /// The issuers of the configuration, in its order.
     pub(super) issuers: Vec<IssuerEntry>,
     pub(super) origin_lists: OriginLists,
-    /// The last lists of origins that lack shards.
-    incomplete: BTreeMap<String, AccessList>,
     /// What operators say of agents, of all `origin_lists`.
     pub(super) fleet: Arc<Fleet>,
     /// Its issuers.
@@ -45,13 +43,12 @@ impl Lists {
         key_owners: KeyOwners,
         max_issuers: usize,
     ) -> Self {
-        let (incomplete, fleet, origin_issuers, announced, conflicts) = Default::default();
+        let (fleet, origin_issuers, announced, conflicts) = Default::default();
         let (table, key_conflicts) = Default::default();
         let mut lists = Self {
             own,
             issuers,
             origin_lists,
-            incomplete,
             fleet,
             origin_issuers,
             announced,
@@ -72,10 +69,10 @@ impl Lists {
         if let Some(earlier) = earlier {
             list.keep_newer(earlier);
         }
-        self.origin_lists.all().chain(self.incomplete.values()).for_each(|known| list.fill_from(known));
+        self.origin_lists.all_sent().for_each(|known| list.fill_from(known));
         let lacking = list.lacking();
         if lacking.is_empty() {
-            self.incomplete.remove(origin);
+            self.origin_lists.incomplete.remove(origin);
             return (Some(list), lacking);
         }
         let applies = earlier.map(|earlier| {
@@ -83,7 +80,7 @@ impl Lists {
             applies.set_fleet(earlier.fleet().clone());
             applies
         });
-        self.incomplete.insert(origin.to_owned(), list);
+        self.origin_lists.incomplete.insert(origin.to_owned(), list);
         (applies, lacking)
     }
 
@@ -97,24 +94,23 @@ impl Lists {
         (digest, json): (&ObjectDigest, &[u8]),
         limit: usize,
     ) -> Result<Option<AccessList>, AccessListError> {
-        let Some(list) = self.incomplete.get_mut(origin) else { return Ok(None) };
+        let Some(list) = self.origin_lists.incomplete.get_mut(origin) else { return Ok(None) };
         if list.fleet().bytes() + json.len() > limit {
             let what = "bytes of agents, assignments and issuers (`[auth] fleet_bytes`)";
             return Err(AccessListError::TooMany { what, limit });
         }
         list.add_shard(digest, json)?;
         let is_complete = list.lacking().is_empty();
-        Ok(if is_complete { self.incomplete.remove(origin) } else { None })
+        Ok(if is_complete { self.origin_lists.incomplete.remove(origin) } else { None })
     }
 
     /// The number of origins whose last list lacks shards.
     pub(super) fn incomplete(&self) -> usize {
-        self.incomplete.len()
+        self.origin_lists.incomplete.len()
     }
 
     /// An origin has left its cluster.
     pub(super) fn depart(&mut self, origin: &str) {
-        self.incomplete.remove(origin);
         self.origin_lists.depart(origin);
     }
 

@@ -27,6 +27,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OriginLists {
     lists: BTreeMap<String, AccessList>,
+    /// The last lists that lack shards. Only their keys and denials apply.
+    pub(super) incomplete: BTreeMap<String, AccessList>,
     /// Those of `lists` that are no longer known, or have left their cluster.
     departed: BTreeSet<String>,
     /// Agents, assignments and issuers of all of them.
@@ -42,6 +44,11 @@ impl OriginLists {
         self.lists.values()
     }
 
+    /// The same with the lists that lack shards.
+    pub(super) fn all_sent(&self) -> impl Iterator<Item = &AccessList> + Clone {
+        self.lists.values().chain(self.incomplete.values())
+    }
+
     /// Returns whether anything has changed.
     pub(super) fn insert(&mut self, origin: &str, list: AccessList) -> bool {
         let has_come_back = self.departed.remove(origin);
@@ -51,6 +58,10 @@ impl OriginLists {
 
     /// An origin has gone: its keys are not used any longer. Its denials stay, because nobody else may have them.
     pub(super) fn depart(&mut self, origin: &str) {
+        if let Some(mut first) = self.incomplete.remove(origin) {
+            first.set_fleet(Fleet::default());
+            self.lists.entry(origin.to_owned()).or_insert(first);
+        }
         if let Some(list) = self.lists.get_mut(origin) {
             *list = list.denials();
             self.departed.insert(origin.to_owned());
@@ -59,10 +70,12 @@ impl OriginLists {
 
     /// Keeps the lists of these origins, and those of at most so many in all.
     pub(super) fn retain_known(&mut self, known: &[&str], most: usize) {
-        let unknown: Vec<_> = self.lists.keys().filter(|origin| !known.contains(&origin.as_str())).cloned().collect();
+        let sent = self.lists.keys().chain(self.incomplete.keys());
+        let unknown: BTreeSet<_> = sent.filter(|origin| !known.contains(&origin.as_str())).cloned().collect();
         for origin in unknown {
-            if self.lists.len() > most {
+            if self.lists.len() + self.incomplete.len() > most {
                 self.lists.remove(&origin);
+                self.incomplete.remove(&origin);
             }
             self.depart(&origin);
         }
@@ -95,7 +108,7 @@ impl FollowedLists {
     /// They exceed a bound together, or name different keys by one id.
     pub(crate) fn joined(&mut self) -> Result<Option<AccessList>, AccessListError> {
         let lists = self.0.borrow_and_update().clone();
-        let joined = AccessList::join(lists.all(), Fleet::clone(&lists.joined))?;
+        let joined = AccessList::join(lists.all_sent(), Fleet::clone(&lists.joined))?;
         Ok((lists.all().next().is_some()).then_some(joined))
     }
 }
@@ -143,10 +156,13 @@ impl OriginListsFile {
     /// # Errors
     /// The file is damaged. It is not skipped, because it may hold the only record of a denial.
     pub(crate) fn read(&self) -> anyhow::Result<OriginLists> {
-        // If it is there, an edge of the release before has written it since.
-        let earlier = self.read_from(&self.earlier_path())?;
-        let lists = if earlier.is_none() { self.read_from(&self.path())? } else { earlier };
-        Ok(OriginLists { lists: lists.unwrap_or_default(), ..OriginLists::default() })
+        let written = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+        let (path, earlier) = (self.path(), self.earlier_path());
+        // If both are there, an edge of the release before has written its own since, or this one could not remove it.
+        let lists = self.read_from(if written(&earlier) > written(&path) { &earlier } else { &path })?;
+        let (incomplete, lists) =
+            lists.unwrap_or_default().into_iter().partition(|(_, list)| !list.lacking().is_empty());
+        Ok(OriginLists { lists, incomplete, ..OriginLists::default() })
     }
 
     fn read_from(&self, path: &Path) -> anyhow::Result<Option<BTreeMap<String, AccessList>>> {
@@ -170,13 +186,18 @@ impl OriginListsFile {
         Ok(Some(lists))
     }
 
-    /// Parses a list, and reads the shards that it names.
+    /// Parses a list, and reads the shards that it names. It lacks those that cannot be used, until its origin has sent them.
     fn with_shards(&self, json: &[u8]) -> anyhow::Result<AccessList> {
         let mut list = AccessList::parse(json)?;
         for digest in list.lacking() {
             let path = self.shards().join(digest.to_string());
-            let json = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            list.add_shard(&digest, &json)?;
+            let read = fs::read(&path).map_err(anyhow::Error::from);
+            if let Err(error) = read.and_then(|json| Ok(list.add_shard(&digest, &json)?)) {
+                let file = path.display();
+                tracing::error!(%file, error = format!("{error:#}"), "a shard cannot be used; it is fetched again");
+                // Else it counts as written.
+                let _ = fs::remove_file(&path);
+            }
         }
         Ok(list)
     }
@@ -188,20 +209,23 @@ impl OriginListsFile {
         let files = fs::read_dir(self.shards())?.collect::<io::Result<Vec<_>>>()?;
         let mut unused: HashSet<_> = files.into_iter().map(|file| file.file_name()).collect();
         let (mut lists, mut written) = (BTreeMap::<&str, Box<RawValue>>::new(), HashSet::new());
-        for (name, list) in &origin_lists.lists {
+        let first = origin_lists.incomplete.iter().filter(|(name, _)| !origin_lists.lists.contains_key(*name));
+        for (name, list) in origin_lists.lists.iter().chain(first) {
             let json = list.sharded_json();
             for digest in AccessList::parse(json.get().as_bytes()).map_err(io::Error::other)?.lacking() {
                 let file = OsString::from(digest.to_string());
+                let Some(shard) = list.fleet().shard_json(&digest) else { continue };
                 if written.insert(file.clone()) && !unused.remove(&file) {
-                    let shard = list.fleet().shard_json(&digest).expect("the list names what it has");
                     durable_file::replace(&self.shards().join(file), &shard)?;
                 }
             }
             lists.insert(name, json);
         }
         durable_file::replace(&self.path(), &serde_json::to_vec(&lists)?)?;
-        if fs::remove_file(self.earlier_path()).is_ok() {
-            durable_file::sync_folder(&self.dir)?;
+        match fs::remove_file(self.earlier_path()) {
+            Ok(()) => durable_file::sync_folder(&self.dir)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
         unused.remove(OsStr::new(LISTS));
         // What stays is removed after the next change.

@@ -23,8 +23,10 @@ impl Access {
         };
         inner.change(|lists| {
             let (applies, lacking) = lists.sent(name, list);
-            if let Some(list) = applies {
-                inner.apply(lists, name, list);
+            match applies {
+                Some(list) => inner.apply(lists, name, list),
+                // Its denials must survive a restart.
+                None => inner.persist(lists),
             }
             inner.note_incomplete(lists);
             lacking

@@ -20,9 +20,9 @@ pub(crate) struct IssuerEntry {
 }
 
 impl IssuerEntry {
-    /// Whether it was there before another entry, as their origins say.
+    /// Whether it was there before another entry, as their origins say. The name decides between two of one time.
     pub(super) fn is_older_than(&self, other: &Self) -> bool {
-        self.created != 0 && self.created < other.created
+        self.created != 0 && (self.created, &self.source) < (other.created, &other.source)
     }
 
     /// Whether its keys were read: a set has at least one.

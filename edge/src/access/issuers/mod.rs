@@ -5,7 +5,7 @@ mod fetch;
 mod key_owners;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -85,28 +85,32 @@ type MadeOfShard = (Arc<Shard<Issuer>>, Arc<[IssuerEntry]>);
 impl AnnouncedIssuers {
     /// All issuers, the oldest first. One that this version cannot use is left out.
     pub(super) fn entries(&mut self, issuers: &Table<Issuer>) -> Vec<IssuerEntry> {
-        let is_made = |of: &Arc<Shard<Issuer>>, shard| issuers.file().len() == 0 && Arc::ptr_eq(of, shard);
+        let is_made = |of: &Arc<Shard<Issuer>>, shard| Arc::ptr_eq(of, shard);
         let made = issuers.shards().iter().enumerate().map(|(index, shard)| match self.0.get(index) {
             Some((of, made)) if is_made(of, shard) => (shard.clone(), made.clone()),
-            _ => {
-                let documents = shard.created().filter(|(_, issuer)| !issuers.is_of_file(&issuer.name));
-                (shard.clone(), documents.filter_map(|(created, issuer)| announced(issuer, created)).collect())
-            }
+            _ => (shard.clone(), shard.created().filter_map(|(created, issuer)| announced(issuer, created)).collect()),
         });
         self.0 = made.collect();
-        let documents = self.0.iter().flat_map(|(_, made)| made.iter().cloned());
+        // Not left out above: a document comes forth when its entry of the file goes.
+        let of_file: HashSet<_> = issuers.file().map(source).collect();
+        let documents = self.0.iter().flat_map(|(_, made)| made.iter());
+        let documents = documents.filter(|entry| !of_file.contains(&entry.source)).cloned();
         let mut entries: Vec<_> = issuers.file().filter_map(|issuer| announced(issuer, 0)).chain(documents).collect();
         entries.sort_by(|one, other| (one.created, &one.source).cmp(&(other.created, &other.source)));
         entries
     }
 }
 
+fn source(issuer: &Issuer) -> String {
+    format!("issuers/{}", issuer.name)
+}
+
 fn announced(issuer: &Issuer, created: u64) -> Option<IssuerEntry> {
     let read = || -> anyhow::Result<IssuerEntry> {
-        let Issuer { name, issuer, audience, subjects, jwks, agent, services } = issuer.clone();
+        let source = source(issuer);
+        let Issuer { issuer, audience, subjects, jwks, agent, services, .. } = issuer.clone();
         let keys = JwkSet::parse(jwks.to_string().as_bytes())?;
         let policy = IssuerPolicy { issuer, audience, subjects, agent: agent.parse()?, services };
-        let source = format!("issuers/{name}");
         Ok(IssuerEntry { source, created, issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
     };
     let entry = read();

@@ -99,10 +99,12 @@ fn of_two_entries_with_a_creation_the_older_has_a_key_whatever_an_edge_saw_first
     };
     let key = entry("https://k8s", "any", &["a"]);
     let (old, young, unknown) = (of("old", 3, &key), of("young", 7, &key), of("unknown", 0, &key));
+    let same = of("same", 7, &key);
     for (seen, now, expected) in [
         (vec![young.clone()], vec![old.clone(), young.clone()], "old"),
         (vec![old.clone()], vec![young.clone(), old.clone()], "old"),
         (vec![], vec![young.clone(), old.clone()], "old"),
+        (vec![young.clone()], vec![young.clone(), same], "same"),
         (vec![young.clone()], vec![unknown.clone(), young], "young"),
         (vec![unknown.clone()], vec![unknown, old], "unknown"),
     ] {
@@ -111,6 +113,26 @@ fn of_two_entries_with_a_creation_the_older_has_a_key_whatever_an_edge_saw_first
         owners.update(&now);
         let (table, conflicts) = IssuerTable::of(now, &owners);
         assert_eq!((found(&table, "https://k8s", "a"), conflicts.len()), (Some(expected), 1));
+    }
+}
+
+#[test]
+fn a_document_comes_forth_when_its_entry_of_a_file_goes() {
+    let issuer = |audience: &str| -> Issuer {
+        let key = SigningKey::generate().unwrap().0.public().encoded();
+        let keys = serde_json::json!([{"kty": "OKP", "crv": "Ed25519", "kid": "k", "x": key}]);
+        serde_json::from_value(serde_json::json!({ "name": "x", "issuer": "https://i", "audience": audience,
+            "subjects": ["s"], "jwks": { "keys": keys }, "agent": "a", "services": ["*"] }))
+        .unwrap()
+    };
+    let both = Table::new(1, [issuer("document")], [issuer("file")]).unwrap();
+    let mut alone = both.clone();
+    alone.set_file(&Table::default());
+    let mut announced = AnnouncedIssuers::default();
+    for (table, expected) in [(&both, "file"), (&alone, "document"), (&both, "file")] {
+        let entries = announced.entries(table);
+        let audiences: Vec<_> = entries.iter().map(|entry| &*entry.issuer.audience).collect();
+        assert_eq!(audiences, [expected]);
     }
 }
 

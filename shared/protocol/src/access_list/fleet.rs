@@ -7,6 +7,7 @@
 //! explicit deletion has a higher revision, and does.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -237,10 +238,14 @@ impl<T: Entry> Entries<T> {
 
     pub(super) fn document(&self, representation: Representation) -> Option<EntriesDocument<T>> {
         (*self != Self::default()).then(|| {
-            let shards = |table: &Table<T>| table.shards().iter().map(|shard| shard.digest()).collect();
+            let digest = |(index, shard): (usize, &Arc<Shard<T>>)| {
+                self.lacking.get(&index).copied().unwrap_or_else(|| shard.digest())
+            };
             let (documents, shards) = match representation {
                 Representation::Whole => (self.documents().cloned().collect(), None),
-                Representation::Shards => (Vec::new(), Some(shards(&self.table))),
+                Representation::Shards => {
+                    (Vec::new(), Some(self.table.shards().iter().enumerate().map(digest).collect()))
+                }
             };
             let file = self.file().cloned().collect();
             EntriesDocument { revision: self.revision, cluster: self.cluster.clone(), documents, shards, file }
