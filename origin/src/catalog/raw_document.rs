@@ -136,7 +136,7 @@ impl RawDocument<ServiceConfig> {
     }
 
     /// Whether one of its sources is in a repository that `is_it` accepts.
-    pub(super) fn names(&self, is_it: impl Fn(&RepositoryName) -> bool) -> bool {
+    pub(crate) fn names(&self, is_it: impl Fn(&RepositoryName) -> bool) -> bool {
         let of_part = |part: &Value| part["repository"].as_str().and_then(|name| name.parse().ok());
         match self {
             Self::Valid(document) => document.repositories().any(is_it),

@@ -201,6 +201,10 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut read: Self = config::read(path)?;
         if let Some(former) = operator::take_former(&mut read.operators) {
+            if read.operator_api != OperatorApiConfig::default() {
+                let both = "[operator] is the former name of [operator_api], which is there too: move its keys there";
+                return Err(ConfigError::invalid(both));
+            }
             (read.operator_api, read.has_former_operator) = (former, true);
         }
         let base = config::base_dir(path);

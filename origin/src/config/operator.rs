@@ -149,6 +149,10 @@ impl OperatorConfig {
                 self.token_sha256.is_some() && self.token_digest().is_none(),
                 "`token_sha256` must be 64 hexadecimal digits: printf %s \"$token\" | sha256sum",
             ),
+            (
+                self.token_sha256.as_deref().is_some_and(|hex| hex.eq_ignore_ascii_case(OF_NOTHING)),
+                "`token_sha256` is the digest of an empty text: `$token` was not set",
+            ),
             (self.name.as_str() == BY_TOKEN, "`token` is the name of whoever has the token of `operator_token_file`"),
             (is_admin && self.services.is_some(), "the role `admin` has no `services`: an admin may do everything"),
             (
@@ -160,6 +164,9 @@ impl OperatorConfig {
         wrong.into_iter().filter(|(is_wrong, _)| *is_wrong).map(move |(_, what)| format!("operator `{name}`: {what}"))
     }
 }
+
+/// SHA-256 of no bytes.
+const OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// The name of an operator who authenticates with the token of all.
 pub(crate) const BY_TOKEN: &str = "token";

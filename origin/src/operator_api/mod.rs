@@ -186,7 +186,15 @@ impl OperatorApi {
         // Checked before the path, so that only operators learn which paths exist.
         let caller = self.access.check(request.headers(), peer, SystemTime::now()).await?;
         let route = route?;
-        caller.may.check(&route, route.action(request.method())?.1, &self.catalog.snapshot().definitions)?;
+        let (action, needs) = route.action(request.method())?;
+        let allowed = caller.may.check(&route, (action, needs), &self.catalog.snapshot().definitions);
+        if let Err(refused) = allowed {
+            let answer = Err(refused);
+            if action.changes() {
+                audit::log(&caller, request.method(), &route, (&audit::Facts::default(), &answer));
+            }
+            return answer;
+        }
         self.authenticated(&route, request, caller).await
     }
 

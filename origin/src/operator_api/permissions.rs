@@ -50,7 +50,12 @@ impl Permissions {
     ///
     /// # Errors
     /// The operator may not do this. The answer is the same whether the object exists or not.
-    pub(super) fn check(&self, route: &Route, needs: Needs, at: &Definitions) -> Result<(), Problem> {
+    pub(super) fn check(
+        &self,
+        route: &Route,
+        (action, needs): (Action, Needs),
+        at: &Definitions,
+    ) -> Result<(), Problem> {
         let role = needs.role().ok_or_else(Problem::no_such_path)?;
         if self.role < role {
             let (has, needed) = (self.role.as_str(), role.as_str());
@@ -69,7 +74,37 @@ impl Permissions {
                 "This operator is limited to the services `{globs}`, and the request is not about these alone."
             ))
         };
-        if is_allowed { Ok(()) } else { Err(not_allowed()) }
+        if !is_allowed {
+            return Err(not_allowed());
+        }
+        match route.subject() {
+            Subject::Service(name) if needs == Needs::Define => self.check_stored(&name, action, at),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides by what a service is made of now, and by what would lose it as a part.
+    fn check_stored(&self, name: &ServiceName, action: Action, at: &Definitions) -> Result<(), Problem> {
+        let Some(globs) = self.repositories.as_ref().filter(|_| self.role != OperatorRole::Admin) else {
+            return Ok(());
+        };
+        let is_of_others = |name: &ServiceName| {
+            let is_other = |repository: &RepositoryName| !matches(Some(globs), repository.as_str());
+            at.services
+                .get(name)
+                .is_some_and(|defined| is_other(defined.document.repository()) || defined.document.names(is_other))
+        };
+        if is_of_others(name) {
+            return Err(refused(&format!(
+                "Service `{name}` is made of a repository of which this operator may not make services."
+            )));
+        }
+        let is_closed = |other: &ServiceName| !self.sees(other) || is_of_others(other);
+        // Their names are not in the answer, because the operator may not see them.
+        if action == Action::Delete && at.composed_with(name, false).any(is_closed) {
+            return Err(refused(&format!("Service `{name}` is a part of services that this operator may not define.")));
+        }
+        Ok(())
     }
 
     /// Decides by the document of a service: of what it may be made.

@@ -10,7 +10,7 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::part;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
-use weir_publish::CURRENT;
+use weir_publish::{CURRENT, PREVIOUS};
 use weir_runtime::serve::Body;
 
 use super::uncached;
@@ -115,7 +115,12 @@ impl VersionRequest {
     pub(super) async fn roll_back(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
         let missing =
             || Problem::malformed("name the `revision` to roll back to; `…/history` lists the retained ones.");
-        let to = versions.resolve(name, &self.named().ok_or_else(missing)?).await?;
+        let named = self.named().ok_or_else(missing)?;
+        // Read first: a change after it makes another version the previous one.
+        if self.generation.is_none() && [CURRENT, PREVIOUS].contains(&named.as_str()) {
+            self.generation = Some(versions.resolve(name, CURRENT).await?.generation);
+        }
+        let to = versions.resolve(name, &named).await?;
         Ok(versions.roll_back(name, &to.digest, self.change(by)).await?)
     }
 

@@ -156,3 +156,47 @@ async fn the_origin_that_takes_a_request_decides_and_its_owner_does_it() {
         node.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_token_that_can_be_guessed_is_nobody_s() {
+    let home = Home::new();
+    let mut config = empty_config(&home);
+    let mut short = operator("short", OperatorRole::Admin, None, None);
+    short.token_sha256 = sha256("test");
+    config.operators = vec![short];
+    let node = home.start(config).await;
+    let reply = Operator::without_token(&home, &node, None).with_token("test").get("/v1/services").await;
+    assert_eq!(reply.status, 401, "{reply:?}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_changes_no_service_that_is_made_of_others() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let git = serve(&upstream);
+    let mut config = empty_config(&home);
+    let ana = operator("ana", OperatorRole::Define, Some("shop-*"), Some("shop"));
+    let bob = operator("bob", OperatorRole::Define, None, Some("shop"));
+    config.operators = vec![ana, bob, operator("root", OperatorRole::Admin, None, None)];
+    let node = home.start(config).await;
+    let [ana, bob, root] = ["ana", "bob", "root"].map(|name| with_token(&home, &node, name));
+    for name in ["shop", "payments"] {
+        assert_eq!(root.put(&format!("/v1/repositories/{name}"), repository_at(&git)).await.status, 201);
+    }
+    let document = |repository: &str| json!({ "repository": repository, "ref": "main", "folder": "deploy" });
+    let composed = json!({ "parts": [{ "repository": "shop", "ref": "main", "folder": "deploy", "to": "a" },
+        { "service": "shop-prod", "to": "b" }] });
+    for (name, document) in [("payments", document("payments")), ("shop-prod", document("shop")), ("other", composed)] {
+        let put = root.put(&format!("/v1/services/{name}"), document).await;
+        assert_eq!(put.status, 201, "{put:?}");
+    }
+    assert!(is_refused(&bob.put("/v1/services/payments", document("shop")).await));
+    assert!(is_refused(&bob.send(Method::DELETE, "/v1/services/payments", &[], None).await));
+    for path in ["/v1/services/shop-prod", "/v1/services/shop-prod?cascade=true"] {
+        let refused = ana.send(Method::DELETE, path, &[], None).await;
+        assert!(is_refused(&refused) && !refused.body.to_string().contains("other"), "{refused:?}");
+    }
+    assert_eq!(bob.send(Method::DELETE, "/v1/services/shop-prod", &[], None).await.status, 409);
+    assert_eq!(bob.send(Method::DELETE, "/v1/services/shop-prod?cascade=true", &[], None).await.status, 204);
+    node.stop().await;
+}
