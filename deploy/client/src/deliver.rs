@@ -85,7 +85,13 @@ pub(crate) async fn forget(arguments: &ForgetArguments) -> anyhow::Result<()> {
         Gone::Edge => format!("/v1/edges/{name}"),
     };
     client.send(Method::DELETE, &path, &Query::new(), None).await?;
-    Ok(print(format_args!("{name} is forgotten, unless it reports again."))?)
+    print(format_args!("{name} is forgotten, unless it reports again."))?;
+    if arguments.kind == Gone::Agent {
+        print(format_args!(
+            "What operators defined for it stays: `weir delete agent {name}`, its assignments, and its token until it is denied."
+        ))?;
+    }
+    Ok(())
 }
 
 pub(crate) async fn roll_back(arguments: &RollbackArguments) -> anyhow::Result<()> {

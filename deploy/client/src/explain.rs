@@ -9,7 +9,7 @@ use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::describe::output_of;
-use crate::http::{Client, Query};
+use crate::http::{Client, Query, if_permitted};
 use crate::kind::{Kind, segment};
 use crate::text::{Clock, followed, revision, shortened, text};
 
@@ -34,7 +34,8 @@ struct Found {
     agent: Option<Value>,
     /// What operators say of the agent.
     entry: Option<Value>,
-    assignments: Vec<Value>,
+    /// `None`: they are not for the role of this operator.
+    assignments: Option<Vec<Value>>,
     answer: Value,
 }
 
@@ -47,9 +48,11 @@ pub(crate) async fn run(arguments: &ExplainArguments) -> anyhow::Result<()> {
     let found = Found {
         service: client.find(&Kind::Service.path(service)?).await?,
         row: rows.into_iter().next(),
-        agent: client.list("/v1/fleet/agents", &agents, "agents").await?.0.into_iter().next(),
-        entry: client.find(&Kind::Agent.path(agent)?).await?,
-        assignments: client.list("/v1/assignments", &Query::new(), "assignments").await?.0,
+        agent: if_permitted(client.list("/v1/fleet/agents", &agents, "agents").await)?
+            .and_then(|(agents, _)| agents.into_iter().next()),
+        entry: if_permitted(client.find(&Kind::Agent.path(agent)?).await)?.flatten(),
+        assignments: if_permitted(client.list("/v1/assignments", &Query::new(), "assignments").await)?
+            .map(|(assignments, _)| assignments),
         answer,
     };
     if [&found.service, &found.row, &found.agent, &found.entry].into_iter().all(Option::is_none) {
@@ -78,12 +81,13 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
             };
             line("upstream", format!("{}{at}", followed(document)));
             if seen["upstream_unreachable_since"].is_string() {
-                line("", format!("it has not answered {}", clock.since(&seen["upstream_unreachable_since"])));
+                let since = clock.since(&seen["upstream_unreachable_since"]);
+                line("", format!("it has not answered {since}: whether it has a newer one is not known"));
             }
             let at = clock.generation(&published["generation"]);
             line("published", format!("{} ({at}), {}", revision(published), text(&status["condition"])));
             if let Some(reason) = status["failure"]["reason"].as_str() {
-                line("", format!("a newer one is not: {reason}"));
+                line("", format!("nothing newer is: {reason}"));
             }
             if status["pinned"].is_object() {
                 line("", format!("it is pinned {}", clock.since(&status["pinned"]["since"])));
@@ -91,10 +95,12 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
         }
     }
     let labels = found.agent.as_ref().or(found.entry.as_ref()).map_or(&Value::Null, |known| &known["labels"]);
-    let by: Vec<_> = found.assignments.iter().filter(|one| assigns(one, agent, labels, service)).collect();
-    let by: Vec<_> = by.iter().map(|one| text(&one["name"])).collect();
-    line("assigned", if by.is_empty() { "by no assignment".to_owned() } else { format!("by {}", by.join(", ")) });
-    match &found.agent {
+    if let Some(all) = &found.assignments {
+        let by = all.iter().filter(|one| assigns(one, agent, labels, service));
+        let by: Vec<_> = by.map(|one| text(&one["name"])).collect();
+        line("assigned", if by.is_empty() { "by no assignment".to_owned() } else { format!("by {}", by.join(", ")) });
+    }
+    match found.agent.as_ref().or(found.row.as_ref()) {
         None => line("agent", "no edge has heard it".to_owned()),
         Some(heard) => {
             let (state, at) = (text(&heard["state"]), clock.ago(&heard["heard_at"]));
@@ -172,10 +178,10 @@ mod tests {
             })),
             agent: Some(json!({"state": "live", "edge": "paris", "labels": {"ring": "canary"}})),
             entry: None,
-            assignments: vec![
+            assignments: Some(vec![
                 json!({"name": "canaries", "labels": {"ring": "canary"}, "services": ["shop-*"]}),
                 json!({"name": "others", "agents": "laptop-*", "services": ["*"]}),
-            ],
+            ]),
             answer: Value::Null,
         }
     }

@@ -198,6 +198,20 @@ pub(crate) fn may_pass(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refused>().is_none_or(|refused| refused.status.is_server_error())
 }
 
+/// Whether an error says that the operator may not ask this.
+pub(crate) fn is_forbidden(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::FORBIDDEN)
+}
+
+/// What only some operators may ask; `None`: this one may not.
+pub(crate) fn if_permitted<T>(answer: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_forbidden(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether an error says that there is no such object.
 pub(crate) fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::NOT_FOUND)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
-use crate::http::{Client, Query, is_elsewhere};
+use crate::http::{Client, Query, if_permitted, is_elsewhere};
 use crate::kind::Kind;
 use crate::not_known;
 use crate::output::{Format, OutputArguments, pretty};
@@ -43,7 +43,7 @@ pub(crate) async fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode>
     let answers = Answers {
         repositories: client.with_states(Kind::Repository, &all).await?,
         services: client.with_states(Kind::Service, &all).await?,
-        agents: client.list("/v1/fleet/agents", &all, "agents").await?.0,
+        agents: if_permitted(client.list("/v1/fleet/agents", &all, "agents").await)?.unwrap_or_default().0,
         problems,
         summary: not_known::of_the_last_day(&client, summary).await?,
     };

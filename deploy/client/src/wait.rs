@@ -82,6 +82,8 @@ enum Progress {
 struct Answers {
     /// Rows that lack the revision; `None`: nobody knows it.
     lacking: Option<(Vec<Value>, Value)>,
+    /// Rows whose hook has not succeeded for the current release: after a rollback they may have applied something newer.
+    in_hook: Vec<Value>,
     /// The number of rows of the service.
     rows: u64,
     /// The digest that is published.
@@ -141,11 +143,19 @@ async fn ask(client: &Client, arguments: &WaitArguments) -> anyhow::Result<Answe
         Err(error) if is_absent(&error) => None,
         Err(error) => return Err(error),
     };
+    let is_lacked = lacking.as_ref().is_none_or(|(rows, _)| rows.iter().any(is_expected));
+    let in_hook = match arguments.until {
+        Until::Applied if !is_lacked => {
+            let (rows, _) = client.list("/v1/fleet/rows", &vec![("service", service.clone())], "rows").await?;
+            rows.into_iter().filter(is_in_hook).collect()
+        }
+        Until::Applied | Until::Current => Vec::new(),
+    };
     let counted: Query = vec![("service", service.clone()), ("limit", "1".to_owned())];
     let counted = client.get("/v1/fleet/rows", &counted).await?;
     let document = client.get(&Kind::Service.path(&service)?, &Query::new()).await?;
     let published = document["status"]["published"]["digest"].clone();
-    Ok(Answers { lacking, rows: counted["total"].as_u64().unwrap_or_default(), published })
+    Ok(Answers { lacking, in_hook, rows: counted["total"].as_u64().unwrap_or_default(), published })
 }
 
 fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock: Clock) -> Progress {
@@ -154,7 +164,7 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
         return waits(Vec::new(), vec![format!("no repository of {} has {}", arguments.service, arguments.revision)]);
     };
     let is_waited_for = |row: &&Value| is_expected(row) && was_heard(row, now);
-    let behind: Vec<Value> = lacking.iter().filter(is_waited_for).cloned().collect();
+    let mut behind: Vec<Value> = lacking.iter().filter(is_waited_for).cloned().collect();
     let refuses = |row: &&Value| {
         row["problem"]["kind"] == "check-vetoed"
             && row["desired"]["digest"] == answers.published
@@ -164,6 +174,7 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
     if !refused.is_empty() {
         return Progress::Refused(refused);
     }
+    behind.extend(answers.in_hook.iter().filter(is_waited_for).cloned());
     let mut why = not_known::sentences(answer, clock);
     if answers.rows == 0 && !arguments.allow_none {
         why.push(format!("no agent has told that it follows {}", arguments.service));
@@ -174,6 +185,11 @@ fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock
 /// Whether an agent is to have the service: its `allow` may exclude it.
 fn is_expected(row: &Value) -> bool {
     row["phase"] != "unassigned"
+}
+
+/// Whether the hook of the current release has not succeeded yet.
+fn is_in_hook(row: &Value) -> bool {
+    ["pending", "running", "failed"].iter().any(|state| row["hook"] == *state)
 }
 
 fn agents(rows: &[Value]) -> Vec<String> {
@@ -204,6 +220,7 @@ mod tests {
         let answers = |lacking: Vec<Value>, answer: Value, rows| Answers {
             lacking: Some((lacking, answer)),
             rows,
+            in_hook: Vec::new(),
             published: json!("b3-2"),
         };
         let at = |answers: &Answers| progress(answers, &arguments(Until::Applied), now, Clock::new(true));
@@ -219,6 +236,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let one = vec!["cluster-1".to_owned()];
+        let in_hook = Answers { in_hook: vec![late.clone()], ..answers(vec![], json!({}), 1) };
+        assert_eq!(waits(&in_hook), (one.clone(), 0), "its hook fails after a rollback");
         assert_eq!(waits(&answers(vec![late, gone], json!({}), 2)), (one, 0));
         assert_eq!(waits(&answers(vec![], json!({"unknown": 1}), 1)), (vec![], 1));
         assert_eq!(waits(&answers(vec![], json!({}), 0)), (vec![], 1), "nobody follows it");
