@@ -85,10 +85,11 @@ impl Config {
                 "[operator] is called [operator_api] now; the next release does not read the old name".to_owned(),
             );
         }
-        if self.operator_api.operator_token_file.is_some() {
+        // A new hub begins with the token, and has nobody to tell apart yet.
+        if self.operator_api.operator_token_file.is_some() && !self.operators.is_empty() {
             warnings.push(
-                "[operator_api] `operator_token_file`: everybody with this token is an admin, and the audit log cannot tell them \
-                 apart; give each operator an [[operator]] with a role"
+                "[operator_api] `operator_token_file`: everybody with this token is still an admin, and the audit log cannot tell \
+                 them apart; give each operator an [[operator]] with a role"
                     .to_owned(),
             );
         }
