@@ -237,7 +237,7 @@ fn a_check_reads_each_file_and_reports_everything_that_prevents_the_start() {
         .unwrap();
     let output = String::from_utf8(run.stderr).unwrap();
     assert!(run.status.code() == Some(2) && run.stdout.is_empty(), "{output}");
-    assert_eq!(output.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 7, "{output}");
+    assert_eq!(output.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 6, "{output}");
 }
 
 #[test]
