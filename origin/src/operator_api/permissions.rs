@@ -49,7 +49,7 @@ impl Permissions {
     /// Decides by the path, before the body is read.
     ///
     /// # Errors
-    /// The operator may not do this. The answer is the same whether the object exists or not.
+    /// The operator may not do this. The answer does not say whether an object exists that the operator may not see.
     pub(super) fn check(
         &self,
         route: &Route,
