@@ -6,14 +6,19 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import tomllib
 
 import kubernetes_validate
 import yaml
+
+import memory
 
 CHART = pathlib.Path(__file__).parent / "weir-hub"
 PAGE = CHART.parents[2] / "docs/how-to/kubernetes.md"
 # The oldest and the newest version of Kubernetes whose objects are compared.
 KUBERNETES = ["1.30", "1.37"]
+POD = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 # Values that must be refused, and what the error names.
 REFUSED = [
     (["one-origin", "--set=origin.replicas=2"], "origin.config.cluster"),
@@ -25,6 +30,10 @@ REFUSED = [
     (["bucket", "--set=origin.certificate="], "certificate"),
     (["edges-only", "--set=edge.kind=Hub"], "edge.kind"),
     (["edges-only", "--set-json=edge.config.origin=[]"], "edge.config.origin"),
+    (["edges-only", "--set=edge.volume.kind=hostPath"], "edge.volume.kind"),
+    (["etcd", "--set=edge.volume.kind=claim"], "edge.volume.kind"),
+    (["etcd", "--set=edge.autoscaling.enabled=true"], "edge.autoscaling"),
+    (["etcd", "--set=edge.updateStrategy.rollingUpdate.maxSurge=1"], "maxSurge"),
     (["every-key", "--set=origin.config.agent[0].labels=canary"], "labels"),
     (["every-key", "--set-json=origin.config.service[3].parts[1]={\"to\": \"a\"}"], "parts"),
     (["every-key", "--set-json=origin.config.service[3].parts[1]={\"to\": \"a\", \"repository\": \"b\", \"service\": \"c\"}"], "parts"),
@@ -96,12 +105,42 @@ def check_config(role, config, refused=None):
     assert (status, said) == (0, ["configuration ok"]), f"{config}:\n{output}\n{config.read_text()}"
 
 
+def check_memory(name, config, container):
+    """The bounds of an edge leave a fifth of the container's memory to all else; in a hub, half to the origin."""
+    share = 0.8 if container["name"] == "edge" else 0.5
+    bounds = memory.edge(config)
+    room = share * memory.bytes_of(container["resources"]["limits"]["memory"])
+    assert sum(bounds.values()) <= room, f"{name}: {sum(bounds.values()):,.0f} of {room:,.0f}: {bounds}"
+
+
+def check_security(name, spec):
+    """The standard `restricted` of Kubernetes, but for the folder of a node and what gives it to the user of the edge."""
+    assert POD.items() <= spec["securityContext"].items(), name
+    for container in spec.get("initContainers", []) + spec["containers"]:
+        context = container["securityContext"]
+        if container["name"] == "chown":
+            assert context["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}, name
+            context = {**context, "capabilities": {"drop": ["ALL"]}}
+        assert CONTAINER.items() <= context.items(), f"{name}: {container['name']}"
+    volumes = [volume["name"] for volume in spec["volumes"] if "hostPath" in volume]
+    assert volumes in ([], ["edge-data"]), f"{name}: {volumes}"
+
+
+def check_cache(workload):
+    """The cache of an edge outlives its pod, and no two pods use one."""
+    spec = workload["spec"]["template"]["spec"]
+    claims = [claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])]
+    kinds = {volume["name"]: set(volume) - {"name"} for volume in spec["volumes"]}
+    return "edge-data" in claims or kinds["edge-data"] == {"hostPath"}
+
+
 def check_pod(workload, config_maps, secrets, folder, refused=None):
     """Puts the files of a pod where its container sees them, and lets the program check its configuration."""
     spec = workload["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
+    check_security(workload["metadata"]["name"], spec)
     data = folder / "data"
     for mount in container["volumeMounts"]:
         name = mount["name"]
@@ -116,6 +155,8 @@ def check_pod(workload, config_maps, secrets, folder, refused=None):
             path.parent.mkdir(parents=True, exist_ok=True)
             text = config_maps[config_map["name"]][mount["subPath"]]
             path.write_text(text.replace('"/var/lib/weir', f'"{data}'))
+            if mount["subPath"] == "edge.toml":
+                check_memory(workload["metadata"]["name"], tomllib.loads(text), container)
     ports = {port["name"] for port in container["ports"]}
     for probe in ["livenessProbe", "readinessProbe"]:
         assert container[probe]["httpGet"]["port"] in ports, probe
@@ -130,37 +171,55 @@ def check_pod(workload, config_maps, secrets, folder, refused=None):
     return ports
 
 
+def objects_of(values, version, file, *options):
+    file.write_text(ok(*template(values, f"--kube-version={version}", *options)))
+    ok("kubectl", "annotate", "--local", "--filename", file, "checked=true", "--output=name")
+    objects = [found for found in yaml.safe_load_all(file.read_text()) if found]
+    for found in objects:
+        if not found["apiVersion"].startswith("monitoring.coreos.com/"):
+            kubernetes_validate.validate(found, version, strict=True)
+    return objects
+
+
 def check(values, secrets, folder):
     ok("helm", "lint", "--strict", CHART, f"--values={values}")
-    rendered = folder / "rendered.yaml"
-    rendered.write_text(ok(*template(values)))
-    ok("kubectl", "annotate", "--local", "--filename", rendered, "checked=true", "--output=name")
-    objects = [found for found in yaml.safe_load_all(rendered.read_text()) if found]
+    for version in KUBERNETES:
+        objects = objects_of(values, version, folder / "rendered.yaml")
+        check_objects(values.stem, version, objects, secrets, folder / version)
+    print(f"{values.name}: {len(objects)} objects")
+
+
+def check_objects(name, version, objects, secrets, folder):
     kinds = {}
     for found in objects:
         kinds.setdefault(found["kind"], []).append(found)
-        if found["apiVersion"].startswith("monitoring.coreos.com/"):
-            continue
-        for version in KUBERNETES:
-            kubernetes_validate.validate(found, version, strict=True)
     config_maps = {found["metadata"]["name"]: found["data"] for found in kinds["ConfigMap"]}
-    workloads = [found for kind in ["StatefulSet", "Deployment", "DaemonSet"] for found in kinds.get(kind, [])]
+    workloads = [found for kind in ["StatefulSet", "DaemonSet"] for found in kinds.get(kind, [])]
     pods = []
     for workload in workloads:
         labels = workload["spec"]["template"]["metadata"]["labels"]
         assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        place = folder / workload["kind"]
-        pods.append((labels, check_pod(workload, config_maps, secrets, place)))
+        ports = check_pod(workload, config_maps, secrets, folder / workload["metadata"]["name"])
+        pods.append((workload, labels, ports))
+        if "edge-admin" in ports:
+            assert check_cache(workload) == (name != "one-origin-values"), f"{name}: the cache of an edge"
     for service in kinds["Service"]:
-        selected = [ports for labels, ports in pods if service["spec"]["selector"].items() <= labels.items()]
+        selected = [found for found in pods if service["spec"]["selector"].items() <= found[1].items()]
         assert len(selected) == 1, service["metadata"]["name"]
         targets = {port["targetPort"] for port in service["spec"]["ports"]}
-        assert targets <= selected[0], f"{service['metadata']['name']}: {targets}"
+        assert targets <= selected[0][2], f"{service['metadata']['name']}: {targets}"
+        if selected[0][0]["kind"] == "DaemonSet":
+            # Its pods prefer the edge of their node, and reach another one while that is replaced.
+            kind = {"1.30": "PreferClose", "1.37": "PreferSameNode"}[version]
+            keys = ["internalTrafficPolicy", "trafficDistribution", "sessionAffinity"]
+            assert [service["spec"][key] for key in keys] == ["Cluster", kind, "None"], service["spec"]
+    for scaler in kinds.get("HorizontalPodAutoscaler", []):
+        (scaled,) = [found for found in workloads if found["metadata"]["name"] == scaler["spec"]["scaleTargetRef"]["name"]]
+        assert scaled["kind"] == "StatefulSet" and "replicas" not in scaled["spec"], scaler["metadata"]["name"]
     for rule in kinds.get("PrometheusRule", []):
         file = folder / f"{rule['metadata']['name']}.yml"
         file.write_text(yaml.safe_dump(rule["spec"]))
         ok("promtool", "check", "rules", "--lint=none", file)
-    print(f"{values.name}: {len(objects)} objects, {len(workloads)} workloads")
 
 
 def keys_of(schema, path=""):
@@ -190,7 +249,7 @@ def check_every_key():
 def check_refused_by_program(name, option, named, secrets, folder):
     objects = [found for found in yaml.safe_load_all(ok(*template(values_of(name), option))) if found]
     config_maps = {found["metadata"]["name"]: found["data"] for found in objects if found["kind"] == "ConfigMap"}
-    (origin,) = [found for found in objects if found["kind"] == "StatefulSet"]
+    (origin,) = [found for found in objects if found["kind"] == "StatefulSet" and found["metadata"]["name"].endswith("-origin")]
     check_pod(origin, config_maps, secrets, folder, named)
 
 

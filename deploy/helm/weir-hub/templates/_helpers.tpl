@@ -187,12 +187,9 @@ httpGet: {path: {{ .path }}, port: {{ .component }}-admin, scheme: {{ eq .compon
 {{- if eq .values.volume.kind "emptyDir" }}
 - name: {{ $name }}-data
   emptyDir: {sizeLimit: {{ .values.volume.size }}}
-{{- else if eq $name "edge" }}
-- name: edge-data
-  ephemeral:
-    volumeClaimTemplate:
-      spec:
-        {{- include "weir.claim" .values.volume | nindent 8 }}
+{{- else if eq .values.volume.kind "hostPath" }}
+- name: {{ $name }}-data
+  hostPath: {path: {{ .values.volume.hostPath }}, type: {{ empty .values.volume.chownImage | ternary "Directory" "DirectoryOrCreate" }}}
 {{- end }}
 {{- end -}}
 
@@ -221,13 +218,18 @@ lifecycle:
 {{ first . }}-{{ $folder | replace "." "-" | replace "/" "-" | replace "_" "-" | trunc 40 | trimSuffix "-" }}-{{ sha256sum $folder | trunc 6 }}
 {{- end -}}
 
+{{/* The volume of a component, for the pods of a StatefulSet. */}}
 {{- define "weir.claim" -}}
-accessModes: [ReadWriteOnce]
-{{- with .storageClassName }}
-storageClassName: {{ . }}
+{{- if eq .values.volume.kind "claim" }}
+- metadata: {name: {{ .component }}-data}
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .values.volume.storageClassName }}
+    storageClassName: {{ . }}
+    {{- end }}
+    resources:
+      requests: {storage: {{ .values.volume.size }}}
 {{- end }}
-resources:
-  requests: {storage: {{ .size }}}
 {{- end -}}
 
 {{- define "weir.configMap" -}}
