@@ -1,6 +1,7 @@
 """What `try` checks once its tools are there."""
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,14 +12,12 @@ import tomllib
 import kubernetes_validate
 import yaml
 
-import memory
+import rules
 
 CHART = pathlib.Path(__file__).parent / "weir-hub"
 PAGE = CHART.parents[2] / "docs/how-to/kubernetes.md"
 # The oldest and the newest version of Kubernetes whose objects are compared.
 KUBERNETES = ["1.30", "1.37"]
-POD = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
-CONTAINER = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 # Values that must be refused, and what the error names.
 REFUSED = [
     (["one-origin", "--set=origin.replicas=2"], "origin.config.cluster"),
@@ -31,6 +30,11 @@ REFUSED = [
     (["edges-only", "--set=edge.kind=Hub"], "edge.kind"),
     (["edges-only", "--set-json=edge.config.origin=[]"], "edge.config.origin"),
     (["edges-only", "--set=edge.volume.kind=hostPath"], "edge.volume.kind"),
+    (["edges-only", "--set=monitoring.podMonitors=true"], "edge.hosts"),
+    (["bucket", "--set=origin.operators.enabled=false"], "origin.operators.enabled"),
+    (["bucket", "--set=origin.webhooks.gateway.authority="], "origin.webhooks.gateway.authority"),
+    (["bucket", "--set=origin.config.webhook_listen=0.0.0.0:1"], "webhook_listen"),
+    (["hub", "--set-json=networkPolicy.edgeEgress=[{}]"], "networkPolicy.edgeEgress"),
     (["etcd", "--set=edge.volume.kind=claim"], "edge.volume.kind"),
     (["etcd", "--set=edge.autoscaling.enabled=true"], "edge.autoscaling"),
     (["etcd", "--set=edge.updateStrategy.rollingUpdate.maxSurge=1"], "maxSurge"),
@@ -105,43 +109,15 @@ def check_config(role, config, refused=None):
     assert (status, said) == (0, ["configuration ok"]), f"{config}:\n{output}\n{config.read_text()}"
 
 
-def check_memory(name, config, container):
-    """The bounds of an edge leave a fifth of the container's memory to all else; in a hub, half to the origin."""
-    share = 0.8 if container["name"] == "edge" else 0.5
-    bounds = memory.edge(config)
-    room = share * memory.bytes_of(container["resources"]["limits"]["memory"])
-    assert sum(bounds.values()) <= room, f"{name}: {sum(bounds.values()):,.0f} of {room:,.0f}: {bounds}"
-
-
-def check_security(name, spec):
-    """The standard `restricted` of Kubernetes, but for the folder of a node and what gives it to the user of the edge."""
-    assert POD.items() <= spec["securityContext"].items(), name
-    for container in spec.get("initContainers", []) + spec["containers"]:
-        context = container["securityContext"]
-        if container["name"] == "chown":
-            assert context["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}, name
-            context = {**context, "capabilities": {"drop": ["ALL"]}}
-        assert CONTAINER.items() <= context.items(), f"{name}: {container['name']}"
-    volumes = [volume["name"] for volume in spec["volumes"] if "hostPath" in volume]
-    assert volumes in ([], ["edge-data"]), f"{name}: {volumes}"
-
-
-def check_cache(workload):
-    """The cache of an edge outlives its pod, and no two pods use one."""
-    spec = workload["spec"]["template"]["spec"]
-    claims = [claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])]
-    kinds = {volume["name"]: set(volume) - {"name"} for volume in spec["volumes"]}
-    return "edge-data" in claims or kinds["edge-data"] == {"hostPath"}
-
-
 def check_pod(workload, config_maps, secrets, folder, refused=None):
     """Puts the files of a pod where its container sees them, and lets the program check its configuration."""
     spec = workload["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
-    check_security(workload["metadata"]["name"], spec)
+    rules.security(workload["metadata"]["name"], spec)
     data = folder / "data"
+    listening = []
     for mount in container["volumeMounts"]:
         name = mount["name"]
         assert name in volumes or name in claims, f"{name}: there is no such volume"
@@ -151,12 +127,14 @@ def check_pod(workload, config_maps, secrets, folder, refused=None):
             for key, file in secrets[secret["secretName"]].items():
                 shutil.copy(file, path / key)
                 (path / key).chmod(secret["defaultMode"])
-        elif config_map := volumes.get(name, {}).get("configMap"):
+        elif (config_map := volumes.get(name, {}).get("configMap")) and config_map["name"] in config_maps:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = config_maps[config_map["name"]][mount["subPath"]]
             path.write_text(text.replace('"/var/lib/weir', f'"{data}'))
+            listening += rules.listens(tomllib.loads(text))
             if mount["subPath"] == "edge.toml":
-                check_memory(workload["metadata"]["name"], tomllib.loads(text), container)
+                rules.bounds_of_memory(workload["metadata"]["name"], tomllib.loads(text), container)
+    assert sorted(listening) == sorted(rules.listeners_of(workload)), f"{workload['metadata']['name']}: {listening}"
     ports = {port["name"] for port in container["ports"]}
     for probe in ["livenessProbe", "readinessProbe"]:
         assert container[probe]["httpGet"]["port"] in ports, probe
@@ -176,7 +154,7 @@ def objects_of(values, version, file, *options):
     ok("kubectl", "annotate", "--local", "--filename", file, "checked=true", "--output=name")
     objects = [found for found in yaml.safe_load_all(file.read_text()) if found]
     for found in objects:
-        if not found["apiVersion"].startswith("monitoring.coreos.com/"):
+        if found["apiVersion"].split("/")[0] not in rules.CUSTOM:
             kubernetes_validate.validate(found, version, strict=True)
     return objects
 
@@ -186,7 +164,16 @@ def check(values, secrets, folder):
     for version in KUBERNETES:
         objects = objects_of(values, version, folder / "rendered.yaml")
         check_objects(values.stem, version, objects, secrets, folder / version)
+    check_notes(values, objects)
     print(f"{values.name}: {len(objects)} objects")
+
+
+def check_notes(values, objects):
+    """The notes of the installation print the names of the origins' certificate."""
+    notes = ok("helm", "install", *template(values)[2:], "--dry-run=client").split("\nNOTES:\n")[1]
+    for found in objects:
+        if found["kind"] == "Service" and found["spec"]["ports"][0]["targetPort"] != "agents":
+            assert f"{found['metadata']['name']}.weir.svc" in notes.split(), f"{values.name}: {notes}"
 
 
 def check_objects(name, version, objects, secrets, folder):
@@ -202,9 +189,9 @@ def check_objects(name, version, objects, secrets, folder):
         ports = check_pod(workload, config_maps, secrets, folder / workload["metadata"]["name"])
         pods.append((workload, labels, ports))
         if "edge-admin" in ports:
-            assert check_cache(workload) == (name != "one-origin-values"), f"{name}: the cache of an edge"
+            assert rules.cache(workload) == (name != "one-origin-values"), f"{name}: the cache of an edge"
     for service in kinds["Service"]:
-        selected = [found for found in pods if service["spec"]["selector"].items() <= found[1].items()]
+        selected = rules.selected_by(service["spec"]["selector"], pods)
         assert len(selected) == 1, service["metadata"]["name"]
         targets = {port["targetPort"] for port in service["spec"]["ports"]}
         assert targets <= selected[0][2], f"{service['metadata']['name']}: {targets}"
@@ -216,6 +203,18 @@ def check_objects(name, version, objects, secrets, folder):
     for scaler in kinds.get("HorizontalPodAutoscaler", []):
         (scaled,) = [found for found in workloads if found["metadata"]["name"] == scaler["spec"]["scaleTargetRef"]["name"]]
         assert scaled["kind"] == "StatefulSet" and "replicas" not in scaled["spec"], scaler["metadata"]["name"]
+    rules.certificates(kinds, pods)
+    rules.network_policies(kinds.get("NetworkPolicy", []), pods)
+    rules.routes(kinds)
+    rules.test(kinds)
+    for monitor in kinds.get("PodMonitor", []):
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        ((_, _, ports),) = rules.selected_by(monitor["spec"]["selector"]["matchLabels"], pods)
+        assert endpoint["port"] in ports, monitor
+        assert (endpoint.get("scheme") == "https") == (endpoint.get("tlsConfig", {}).get("serverName") == "edge.hub.example"), monitor
+    for dashboard in kinds["ConfigMap"]:
+        for file, text in dashboard["data"].items():
+            assert not file.endswith(".json") or json.loads(text)["uid"] == file.removesuffix(".json"), file
     for rule in kinds.get("PrometheusRule", []):
         file = folder / f"{rule['metadata']['name']}.yml"
         file.write_text(yaml.safe_dump(rule["spec"]))

@@ -14,11 +14,19 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{/* Takes also `name`, if it is another one, and `labels` and `annotations` beside those of all objects. */}}
 {{- define "weir.metadata" -}}
-name: {{ include "weir.fullname" .root }}-{{ .component }}
+name: {{ include "weir.fullname" .root }}-{{ .name | default .component }}
 namespace: {{ .root.Release.Namespace }}
 labels:
   {{- include "weir.labels" . | nindent 2 }}
+  {{- with merge (dict) (.labels | default dict) .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "weir.labels" -}}
@@ -31,6 +39,24 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{/* How origins are reached inside this Kubernetes cluster. */}}
 {{- define "weir.originHost" -}}
 {{ include "weir.fullname" . }}-origin.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{/* The names that the certificate of origins must have, one on each line. */}}
+{{- define "weir.originNames" -}}
+{{- $host := include "weir.originHost" . -}}
+{{ $host }}
+*.{{ $host }}
+{{- range $name := list "operators" "webhooks" }}
+{{- if (get $.Values.origin $name).enabled }}
+{{ include "weir.fullname" $ }}-{{ $name }}.{{ $.Release.Namespace }}.svc
+{{- end }}
+{{- end }}
+{{- if include "weir.isHub" . }}
+localhost
+{{- end }}
+{{- range .Values.origin.hosts }}
+{{ . }}
+{{- end }}
 {{- end -}}
 
 {{/* Whether edges run in the pods of origins: "true" or nothing. */}}
@@ -56,6 +82,12 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- $_ := set $config "tls" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key" "client_ca" "tls/ca.crt") -}}
 {{- if .Values.origin.operators.enabled -}}
 {{- $_ := set $config "operator_listen" (printf "%s:7401" .Values.listenAddress) -}}
+{{- end -}}
+{{- if .Values.origin.webhooks.enabled -}}
+{{- if not .Values.origin.operators.enabled -}}
+{{- fail "origin.webhooks.enabled: the listener of webhooks needs origin.operators.enabled" -}}
+{{- end -}}
+{{- $_ := set $config "webhook_listen" (printf "%s:7402" .Values.listenAddress) -}}
 {{- end -}}
 {{- with $config.cluster -}}
 {{- $_ := set . "advertise" ($.Values.origin.advertise | default (printf "https://{name}.%s:7400" (include "weir.originHost" $))) -}}
@@ -108,6 +140,9 @@ securityContext:
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile: {type: RuntimeDefault}
 topologySpreadConstraints:
+  {{- with .values.topologySpreadConstraints }}
+  {{- toYaml . | nindent 2 }}
+  {{- else }}
   {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
   - maxSkew: 1
     topologyKey: {{ . }}
@@ -115,6 +150,7 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels:
         {{- include "weir.selector" $ | nindent 8 }}
+  {{- end }}
   {{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
@@ -168,6 +204,9 @@ httpGet: {path: {{ .path }}, port: {{ .component }}-admin, scheme: {{ eq .compon
 - {name: {{ include "weir.secretVolume" (list $name $folder) }}, mountPath: {{ $etc }}/secrets/{{ $folder }}, readOnly: true}
 {{- end }}
 - {name: {{ $name }}-data, mountPath: {{ include "weir.data" . }}}
+{{- with .values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "weir.volumes" -}}
@@ -183,6 +222,9 @@ httpGet: {path: {{ .path }}, port: {{ .component }}-admin, scheme: {{ eq .compon
 {{- range $folder, $secret := .values.secrets }}
 - name: {{ include "weir.secretVolume" (list $name $folder) }}
   secret: {secretName: {{ $secret }}, defaultMode: 0440}
+{{- end }}
+{{- with .values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- if eq .values.volume.kind "emptyDir" }}
 - name: {{ $name }}-data
@@ -243,16 +285,26 @@ data:
     {{- .config | nindent 4 }}
 {{- end -}}
 
+{{/* Labels and annotations of a pod. `config` is what its configuration files have: a change restarts it. */}}
+{{- define "weir.podMetadata" -}}
+labels:
+  {{- include "weir.selector" . | nindent 2 }}
+  {{- with merge (dict) .values.podLabels .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  checksum/config: {{ sha256sum .config }}
+  {{- with merge (dict) .values.podAnnotations .root.Values.commonAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
 {{- define "weir.serviceAccount" -}}
 ---
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  {{- include "weir.metadata" . | nindent 2 }}
-  {{- with .values.serviceAccount.annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "weir.metadata" (merge (dict "annotations" .values.serviceAccount.annotations) .) | nindent 2 }}
 automountServiceAccountToken: false
 {{- end -}}
 
