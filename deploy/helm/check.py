@@ -221,11 +221,12 @@ def check_objects(name, version, objects, secrets, folder):
         ok("promtool", "check", "rules", "--lint=none", file)
 
 
-def keys_of(schema, path=""):
+def keys_of(schema, definitions, path=""):
     """The keys of a table, and of the tables below it."""
     for key, below in schema.get("items", schema).get("properties", {}).items():
+        below = definitions[below["$ref"].rsplit("/", 1)[1]] if "$ref" in below else below
         yield f"{path}{key}"
-        yield from keys_of(below, f"{path}{key}.")
+        yield from keys_of(below, definitions, f"{path}{key}.")
 
 
 def keys_in(values, path=""):
@@ -235,14 +236,13 @@ def keys_in(values, path=""):
             yield from keys_in(value, f"{path}{key}.")
 
 
-def check_every_key():
-    """Each key of the reference is in a file of ci/, so that its type is tried."""
-    definitions = json.loads((CHART / "values.schema.json").read_text())["$defs"]
-    files = [yaml.safe_load(file.read_text()) for file in sorted((CHART / "ci").iterdir())]
-    for role in ["origin", "edge"]:
-        tried = {key for values in files for key in keys_in(values.get(role, {}).get("config", {}))}
-        missing = [key for key in keys_of(definitions[f"{role}.toml"]) if key not in tried]
-        assert not missing, f"no file of {CHART}/ci has these keys of {role}.config: {' '.join(missing)}"
+def check_every_key(chart):
+    """Each value of a chart, and each key of the reference, is in a file of ci/, so that its type is tried."""
+    schema = json.loads((chart / "values.schema.json").read_text())
+    files = [yaml.safe_load(file.read_text()) for file in sorted((chart / "ci").iterdir())]
+    tried = {key for values in files for key in keys_in(values)} | {"global"}
+    missing = [key for key in keys_of(schema, schema["$defs"]) if key not in tried]
+    assert not missing, f"no file of {chart}/ci has these values: {' '.join(missing)}"
 
 
 def check_refused_by_program(name, option, named, secrets, folder):
@@ -253,7 +253,8 @@ def check_refused_by_program(name, option, named, secrets, folder):
 
 
 def main():
-    check_every_key()
+    for chart in [CHART.parent / "weir-agent", CHART]:
+        check_every_key(chart)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "secrets").mkdir()

@@ -1,0 +1,1 @@
+../../weir-hub/templates/_toml.tpl
