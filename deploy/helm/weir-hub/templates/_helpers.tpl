@@ -192,6 +192,8 @@ readinessProbe:
 httpGet: {path: {{ .path }}, port: {{ .component }}-admin, scheme: {{ eq .component "edge" | ternary "HTTPS" "HTTP" }}}
 {{- end -}}
 
+{{/* The configuration is mounted as a file: a ConfigMap that is mounted as a folder can have no other mounts in it, and paths
+of the configuration are relative to its file. Such a mount is never updated, which is why a change restarts the pod. */}}
 {{- define "weir.mounts" -}}
 {{- $name := .component -}}
 {{- $etc := include "weir.etc" . -}}
