@@ -125,6 +125,7 @@ mod tests {
             followed_ref: "main".to_owned(),
             revision: 1,
             representations: vec![Representation { encoding, dictionary, digest: frame, size: 3, frames: 1 }],
+            oci: None,
         })
     }
 

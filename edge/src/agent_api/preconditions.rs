@@ -112,6 +112,7 @@ mod tests {
                 size: 100,
                 frames: 1,
             }],
+            oci: None,
         }))
     }
 

@@ -307,6 +307,7 @@ pub(super) mod tests {
             followed_ref: "main".to_owned(),
             revision,
             representations: Vec::new(),
+            oci: None,
         })
     }
 

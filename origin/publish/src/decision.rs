@@ -102,6 +102,7 @@ pub(super) fn decide(
         followed_ref: request.followed_ref.clone(),
         revision: 1,
         representations: content.representations.clone(),
+        oci: None,
     })
 }
 
@@ -158,6 +159,7 @@ pub(super) fn republished(
         followed_ref: followed_ref.to_owned(),
         revision: 1,
         representations: version.representations().to_vec(),
+        oci: version.fields().oci.clone(),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::digest::{ObjectDigest, Sha256, TarballDigest};
 use crate::encoding::Encoding;
 use crate::envelope::{Envelope, PUBLICATION_TYPE};
 use crate::name::{RepositoryName, ServiceName};
+use crate::oci::{MAX_MANIFEST_BYTES, OciForm};
 use crate::part::Part;
 use crate::revision_id::RevisionId;
 use crate::source_version::SourceVersion;
@@ -141,6 +142,9 @@ pub struct DescriptorFields {
     /// The representations. When parsed: those in a known coding.
     #[serde(deserialize_with = "known_representations")]
     pub representations: Vec<Representation>,
+    /// What clients of the OCI distribution API get, if the service has `oci`. When parsed: if this version understands it.
+    #[serde(default, deserialize_with = "known_oci_form", skip_serializing_if = "Option::is_none")]
+    pub oci: Option<Box<OciForm>>,
 }
 
 /// Skips codings of later versions: they are forwarded with the bytes.
@@ -160,6 +164,13 @@ fn known_representations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
         (frames > 0).then_some(Representation { encoding, dictionary, digest, size, frames })
     });
     Ok(known.collect())
+}
+
+/// Skips a form of later versions: agents do not need it, and it is forwarded with the bytes.
+fn known_oci_form<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<OciForm>>, D::Error> {
+    let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
+    let form = raw.and_then(|raw| serde_json::from_str::<Box<OciForm>>(raw.get()).ok());
+    Ok(form.filter(|form| form.manifest.len() <= MAX_MANIFEST_BYTES && form.blobs.iter().all(|blob| blob.frames > 0)))
 }
 
 /// A parsed descriptor with its bytes.
@@ -200,6 +211,8 @@ impl Descriptor {
             followed_ref: &'a str,
             revision: u64,
             representations: &'a [Representation],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            oci: Option<&'a OciForm>,
         }
         let publication = serde_json::value::to_raw_value(&fields.publication).expect("a publication is plain data");
         let written = Written {
@@ -208,6 +221,7 @@ impl Descriptor {
             followed_ref: &fields.followed_ref,
             revision: fields.revision,
             representations: &fields.representations,
+            oci: fields.oci.as_deref(),
         };
         let bytes = serde_json::to_vec(&written).expect("descriptor fields are plain data").into();
         Self { fields, bytes }
@@ -275,6 +289,11 @@ impl Descriptor {
         self.fields.representations.iter().find(|r| r.encoding == encoding && r.dictionary.is_none())
     }
 
+    /// What clients of the OCI distribution API get of it.
+    pub fn oci(&self) -> Option<&OciForm> {
+        self.fields.oci.as_deref()
+    }
+
     /// The version that orders descriptors of one service: `(generation, revision)`.
     pub fn version(&self) -> (Generation, u64) {
         (self.fields.publication.generation, self.fields.revision)
@@ -313,6 +332,7 @@ pub mod rfc3339 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oci::{MANIFEST_TYPE, OciBlob};
 
     fn example() -> String {
         let digest = TarballDigest::of(b"tar");
@@ -367,6 +387,22 @@ mod tests {
             let written = Descriptor::new(parsed.fields.clone());
             assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);
         }
+    }
+
+    #[test]
+    fn an_oci_form_round_trips_and_one_of_later_versions_is_passed_over() {
+        let mut fields = Descriptor::parse(example().into()).unwrap().fields;
+        let (sha256, digest) = (Sha256::of(b"layer"), ObjectDigest::of(b"layer"));
+        let blob = OciBlob { sha256, media_type: "application/octet-stream".to_owned(), digest, size: 5, frames: 1 };
+        fields.oci = Some(Box::new(OciForm::new(MANIFEST_TYPE, "{\"a\": \"\\u00e4\"}".to_owned(), vec![blob])));
+        let written = Descriptor::new(fields.clone());
+        let read = Descriptor::parse(written.bytes().clone()).unwrap();
+        assert_eq!(read.fields, fields);
+        let form = read.oci().unwrap();
+        assert_eq!((form.sha256, form.blob(&sha256).unwrap().digest), (Sha256::of(form.manifest.as_bytes()), digest));
+        assert_eq!(form.blob(&Sha256::of(b"other")), None);
+        let later = String::from_utf8(written.bytes().to_vec()).unwrap().replace("\"blobs\":[", "\"blobs\":[1,");
+        assert_eq!(Descriptor::parse(later.into()).unwrap().oci(), None);
     }
 
     #[test]

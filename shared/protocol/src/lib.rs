@@ -26,6 +26,7 @@ pub mod members;
 pub mod name;
 pub mod name_glob;
 pub mod observed;
+pub mod oci;
 pub mod part;
 pub mod plain_text;
 pub mod problem;

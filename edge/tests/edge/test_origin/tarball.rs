@@ -172,6 +172,7 @@ impl Tarball {
             followed_ref: "main".to_owned(),
             revision,
             representations: self.stored.iter().map(Stored::representation).collect(),
+            oci: None,
         })
     }
 }
