@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::descriptor::Publication;
 use crate::digest::{ObjectDigest, Sha256};
+use crate::revision_id::RevisionId;
+use crate::source_version::SourceVersion;
 
 /// The largest manifest that is served, in bytes: it stands in the descriptor. An artifact with a larger one is served as files.
 pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
@@ -72,11 +73,12 @@ impl OciForm {
 
 /// The tags of a version besides [`LATEST`], the most telling one first: the version of a chart, an artifact or a tag of Git,
 /// and the beginning of the commit, or of the hash of its parts.
-pub fn tags(publication: &Publication) -> Vec<String> {
-    let version = publication.version.as_ref().map(|version| version.as_str().replace('+', "_"));
-    let commit = publication.commit.as_ref().map(|commit| commit.as_str());
-    let parts = || publication.revision_id.as_str().strip_prefix("parts:");
-    let hash = commit.or_else(parts).and_then(|hash| hash.get(..COMMIT_DIGITS)).map(str::to_owned);
+pub fn tags(revision_id: &RevisionId, version: Option<&SourceVersion>) -> Vec<String> {
+    let version = version.map(|version| version.as_str().replace('+', "_"));
+    let commit = revision_id.commit();
+    let parts = || revision_id.as_str().strip_prefix("parts:");
+    let hash = commit.as_ref().map(|commit| commit.as_str()).or_else(parts);
+    let hash = hash.and_then(|hash| hash.get(..COMMIT_DIGITS)).map(str::to_owned);
     version.filter(|tag| is_tag(tag) && !is_reserved(tag)).into_iter().chain(hash).collect()
 }
 
@@ -107,15 +109,6 @@ pub fn is_repository_component(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn publication(revision_id: &str, version: Option<&str>) -> Publication {
-        let golden = include_str!("../golden/agent/descriptor.json");
-        let mut publication = crate::descriptor::Descriptor::parse(golden.into()).unwrap().publication().clone();
-        publication.revision_id = revision_id.parse().unwrap();
-        publication.commit = publication.revision_id.commit();
-        publication.version = version.map(|version| version.parse().unwrap());
-        publication
-    }
-
     #[test]
     fn a_version_has_the_tags_that_clients_look_for() {
         let (commit, hash) = ("c".repeat(40), "ab".repeat(32));
@@ -128,7 +121,12 @@ mod tests {
             (format!("oci:sha256:{hash}"), Some(".1"), vec![]),
             (format!("parts:{hash}"), None, vec!["abababababab"]),
         ] {
-            assert_eq!(tags(&publication(&revision_id, version)), expected, "{revision_id} {version:?}");
+            let source_version = version.map(|version| version.parse().unwrap());
+            assert_eq!(
+                tags(&revision_id.parse().unwrap(), source_version.as_ref()),
+                expected,
+                "{revision_id} {version:?}"
+            );
         }
     }
 
