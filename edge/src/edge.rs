@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::heartbeats::Heartbeats;
 use crate::listener::EdgeListener;
 use crate::observed::{self, Observed};
+use crate::oci_api::OciApi;
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{ObjectFetcher, Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
@@ -201,17 +202,10 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let own = SelfApi::new(&config.agents, own, &registry, drain)?;
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), own: own.clone() };
     let peers = peer_api(&config, (&catalog, &origins), &sources, &access, &heartbeats, &registry, drain)?;
-    let listener = |port| EdgeListener {
-        name: name.clone(),
-        agents: AgentApi::new(
-            &name,
-            port,
-            sources.clone(),
-            access.clone(),
-            (api_metrics.clone(), access_log.clone()),
-            drain,
-        ),
-        peers: peers.clone(),
+    let listener = |port| {
+        let counted = (api_metrics.clone(), access_log.clone());
+        let agents = AgentApi::new(&name, port, sources.clone(), access.clone(), counted, drain);
+        EdgeListener { name: name.clone(), oci: OciApi::new(&agents), agents, peers: peers.clone() }
     };
     let status = Arc::new(Status {
         name: name.to_string(),

@@ -2,8 +2,8 @@
 //!
 //! [`start`] composes it. `agent_api` answers agents that `access` allows, from the `catalog` (the current version of
 //! each service) and the cache (`weir_cache`: the objects), and with freshness statements (`heartbeats`). What is missing is requested from
-//! origins through `origin_client`: one query per service and one fill per object at a time. `peer_api` answers edges that use
-//! this one as a shield. `origin_follower` applies the event streams of the origins to the catalog. `observed` is what agents
+//! origins through `origin_client`: one query per service and one fill per object at a time. `oci_api` answers clients of
+//! registries in the same way, and `peer_api` edges that use this one as a shield. `origin_follower` applies the event streams of the origins to the catalog. `observed` is what agents
 //! say that they run.
 
 mod access;
@@ -17,6 +17,7 @@ mod heartbeats;
 mod listener;
 mod metrics;
 mod observed;
+mod oci_api;
 mod operator_api;
 mod origin_client;
 mod origin_follower;

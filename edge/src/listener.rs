@@ -1,4 +1,4 @@
-//! The listener of an edge: agents, and other edges that have a certificate.
+//! The listener of an edge: agents, clients of registries, and other edges that have a certificate.
 
 use std::sync::Arc;
 
@@ -11,12 +11,14 @@ use weir_runtime::identity::Role;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
 
 use crate::agent_api::AgentApi;
+use crate::oci_api::{self, OciApi};
 use crate::peer_api::PeerApi;
 
 #[derive(Clone)]
 pub(crate) struct EdgeListener {
     pub(crate) name: NodeName,
     pub(crate) agents: AgentApi,
+    pub(crate) oci: OciApi,
     /// `None`: no authority of edges is configured.
     pub(crate) peers: Option<PeerApi>,
 }
@@ -51,6 +53,9 @@ impl Handler for EdgeListener {
         if refused.is_some() {
             return refused;
         }
+        if oci_api::is_path(request.uri().path()) {
+            return self.oci.fast_path(request, peer);
+        }
         match self.of_peer(request, peer) {
             Some(_) => None,
             None => self.agents.fast_path(request, peer),
@@ -60,6 +65,9 @@ impl Handler for EdgeListener {
     async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         if let Some(refused) = self.refuse_loop(&request) {
             return refused;
+        }
+        if oci_api::is_path(request.uri().path()) {
+            return self.oci.handle(request, peer).await;
         }
         match self.of_peer(&request, &peer) {
             Some(peers) => {

@@ -10,12 +10,15 @@ use weir_protocol::conditional::tarball_etag;
 use weir_protocol::descriptor::{Descriptor, Representation};
 use weir_protocol::digest::Sha256;
 use weir_protocol::encoding::{self, Encoding};
+use weir_protocol::oci::{self, OciBlob};
 use weir_protocol::route::Route;
 
 #[derive(Debug)]
 pub(crate) struct Version {
     descriptor: Descriptor,
     pub(crate) values: HeaderValues,
+    /// `None`: the version has no OCI form.
+    pub(crate) oci: Option<OciValues>,
     /// In the order of the descriptor's representations.
     tags: Vec<EntityTag>,
     identity_tag: EntityTag,
@@ -38,6 +41,16 @@ pub(crate) struct HeaderValues {
     pub(crate) use_as_dictionary: HeaderValue,
     /// The entity tag of the descriptor itself.
     pub(crate) descriptor_tag: EntityTag,
+}
+
+/// The same of responses with the manifest of a version.
+#[derive(Debug)]
+pub(crate) struct OciValues {
+    pub(crate) digest: HeaderValue,
+    pub(crate) media_type: HeaderValue,
+    pub(crate) tag: EntityTag,
+    /// Its tags besides `latest`.
+    pub(crate) tags: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -70,13 +83,28 @@ pub(crate) struct Variant<'a> {
 }
 
 impl EntityTag {
-    fn new(text: String) -> Self {
+    /// `text`: with its quotes.
+    pub(crate) fn new(text: String) -> Self {
         Self { value: header_value(&text), text }
     }
 }
 
 fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("names, digests and numbers are visible ASCII")
+}
+
+impl OciValues {
+    fn of(descriptor: &Descriptor) -> Option<Self> {
+        let (form, publication) = (descriptor.oci()?, descriptor.publication());
+        let digest = format!("sha256:{}", form.sha256);
+        Some(Self {
+            // What is no media type is no form that this edge can serve.
+            media_type: HeaderValue::from_str(&form.media_type).ok()?,
+            digest: header_value(&digest),
+            tag: EntityTag::new(format!("\"{digest}\"")),
+            tags: oci::tags(&publication.revision_id, publication.version.as_ref()),
+        })
+    }
 }
 
 impl Version {
@@ -106,12 +134,32 @@ impl Version {
             tags,
             identity_tag: EntityTag::new(tarball_etag(&publication.digest, None)),
             gzip_tag: EntityTag::new(format!("W/\"{}+gzip\"", publication.digest)),
+            oci: OciValues::of(&descriptor),
             descriptor,
         }
     }
 
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// A blob of the OCI form as a stored body, and the size of its tar. The layer of a service of files is its gzip
+    /// representation; of everything else no tar is known.
+    pub(crate) fn blob(&self, blob: &OciBlob) -> (Representation, u64) {
+        let OciBlob { digest, size, frames, .. } = *blob;
+        let known = self.descriptor.representations().iter().find(|known| known.digest == digest);
+        match known {
+            Some(known) => (known.clone(), self.descriptor.publication().size),
+            None => (Representation { encoding: Encoding::Identity, dictionary: None, digest, size, frames }, size),
+        }
+    }
+
+    /// All stored bodies, each with the size of its tar.
+    pub(crate) fn bodies(&self) -> impl Iterator<Item = (Representation, u64)> {
+        let (known, size) = (self.descriptor.representations(), self.descriptor.publication().size);
+        let blobs = self.descriptor.oci().into_iter().flat_map(|form| &form.blobs);
+        let others = blobs.filter(move |blob| known.iter().all(|known| known.digest != blob.digest));
+        known.iter().map(move |known| (known.clone(), size)).chain(others.map(move |blob| self.blob(blob)))
     }
 
     /// Selects the variant for what a client accepts, codings in `without` excluded. `None`: no acceptable coding is

@@ -36,7 +36,7 @@ pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 pub(crate) use refusal::Refusal;
 pub(crate) use refused::RefusedNames;
-pub(crate) use session::{Agent, Session};
+pub(crate) use session::{Agent, Session, token as bearer_token};
 
 use self::credential::Credential;
 use self::issuers::{KeyFailures, KeyOwners};

@@ -76,7 +76,11 @@ impl Access {
     }
 }
 
-fn token(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+/// The bearer token of a request, whatever it is worth.
+///
+/// # Errors
+/// There are several, or it is not text.
+pub(crate) fn token(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     match Credential::of(headers) {
         Credential::None => Ok(None),
         Credential::Token(token) => Ok(Some(token)),

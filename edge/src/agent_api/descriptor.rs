@@ -12,11 +12,11 @@ use super::headers::CacheLifetime;
 use super::preconditions::if_match_holds;
 use super::revision_status::with_revision_status;
 use super::timing::Timing;
-use super::{ApiResponse, Inner};
+use super::{ApiResponse, ReadContext};
 use crate::api_error::ApiError;
 use crate::request_headers::{joined, revalidate_mode};
 
-impl Inner {
+impl ReadContext {
     pub(super) async fn descriptor(
         &self,
         request: &Request<RequestBody>,

@@ -12,12 +12,12 @@ use super::headers::CacheLifetime;
 use super::preconditions::if_match_holds;
 use super::tarball::{TarballRef, body_cache_status, stored_body};
 use super::timing::Timing;
-use super::{ApiResponse, Inner};
+use super::{ApiResponse, ReadContext};
 use crate::api_error::ApiError;
 use crate::catalog::RevalidateMode;
 use crate::request_headers::{is_forced, joined, revalidate_mode};
 
-impl Inner {
+impl ReadContext {
     pub(super) async fn frames(
         &self,
         request: &Request<RequestBody>,

@@ -1,4 +1,4 @@
-//! The headers of tarballs and descriptors, shared by HEAD, GET, 206 and 304.
+//! The headers of tarballs, descriptors and blobs, shared by HEAD, GET, 206 and 304.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const ALT_SVC_MAX_AGE: u32 = 86_400;
 
 /// The cache lifetime of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CacheLifetime {
+pub(crate) enum CacheLifetime {
     /// The current version.
     Current,
     /// A version addressed by its digest.
@@ -33,7 +33,7 @@ pub(super) enum CacheLifetime {
 }
 
 /// Header values that are the same in every response of this edge.
-pub(super) struct CommonHeaders {
+pub(crate) struct CommonHeaders {
     name: String,
     pub(super) alt_svc: HeaderValue,
     immutable: HeaderValue,
@@ -95,7 +95,7 @@ impl CommonHeaders {
     }
 
     /// Adds `Cache-Control`, `Age` and `Cache-Status`.
-    pub(super) fn caching(
+    pub(crate) fn caching(
         &self,
         headers: &mut HeaderMap,
         found: &LookupResult,
@@ -122,7 +122,7 @@ impl CommonHeaders {
     }
 
     /// Appends this edge to the `Cache-Status` of the shield that sent a body.
-    pub(super) fn append_to(&self, upstream: &HeaderValue, headers: &mut HeaderMap, status: &CacheStatus) {
+    pub(crate) fn append_to(&self, upstream: &HeaderValue, headers: &mut HeaderMap, status: &CacheStatus) {
         headers.insert(CACHE_STATUS, cache_status(Some(upstream), &status.header(&self.name)));
     }
 }

@@ -15,10 +15,11 @@ metric_families! {
         /// Requests of agents. `cache` is what the cache did. Polls that changed nothing have the status 304.
         requests: IntCounterVec = "weir_edge_requests_total"
             { route, method, cache: ["hit", "stale", "miss", "collapsed", "revalidated", "forced", "error"], status };
-        /// Responses with a whole tarball or a delta, by the source of their first bytes. Hit ratio = 1 − origin / all.
+        /// Responses with a whole tarball, a delta or a blob of the OCI API, by the source of their first bytes. Hit ratio = 1 − origin / all.
         tarballs: IntCounterVec = "weir_edge_tarballs_served_total" { tier: TIERS };
         /// Bytes of tarballs sent to agents, by content coding, by the tier that each frame came from, and by `kind`: whole bodies,
-        /// deltas, or ranges, which are the frames that an agent lacks or the rest of a download. Byte hit ratio = 1 − origin / all.
+        /// deltas, or ranges, which are the frames that an agent lacks or the rest of a download. Blobs of the OCI API have the
+        /// encoding `oci`. Byte hit ratio = 1 − origin / all.
         sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: TIERS, encoding: ENCODINGS, kind: TransferKind::LABELS };
         /// Age of the publication when a response with its tarball or a delta started. Polls and ranges do not count.
         publication_age: Histogram = "weir_edge_served_publication_age_seconds"
@@ -36,6 +37,7 @@ pub(crate) struct ApiMetrics {
     /// The series of unchanged polls and of cache hits, looked up once because nothing is requested more often.
     unchanged: IntCounter,
     full: IntCounter,
+    manifests: IntCounter,
     /// Bodies by the tier of their first bytes, in the order of [`TIERS`].
     bodies: [IntCounter; TIERS.len()],
     /// Their bytes, in the order of [`ENCODINGS`]: of whole bodies, and of ranges.
@@ -45,13 +47,13 @@ pub(crate) struct ApiMetrics {
 /// The tiers that a body's bytes come from: values of a label, in the order of [`Tier`](weir_cache::Tier).
 const TIERS: [&str; 3] = ["memory", "disk", "origin"];
 
-/// The content codings of bodies: values of a label, in the order of [`Encoding::PREFERENCE`].
-const ENCODINGS: [&str; 4] = ["dcz", "zstd", "gzip", "identity"];
+/// The content codings of bodies: values of a label, in the order of [`Encoding::PREFERENCE`], and last blobs.
+const ENCODINGS: [&str; 5] = ["dcz", "zstd", "gzip", "identity", "oci"];
 
 /// A range counts as frames, also if it is the rest of a download.
-fn kind(encoding: Encoding, is_range: bool) -> TransferKind {
+fn kind(encoding: &str, is_range: bool) -> TransferKind {
     match (encoding, is_range) {
-        (Encoding::Dcz, _) => TransferKind::Delta,
+        ("dcz", _) => TransferKind::Delta,
         (_, true) => TransferKind::Frames,
         (_, false) => TransferKind::Full,
     }
@@ -63,10 +65,11 @@ impl ApiMetrics {
         Ok(Self {
             unchanged: families.requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
             full: families.requests.with_label_values(&["tarball", "GET", "hit", "200"]),
+            manifests: families.requests.with_label_values(&["oci_manifest", "HEAD", "hit", "200"]),
             bodies: TIERS.map(|tier| families.tarballs.with_label_values(&[tier])),
-            sent: Encoding::PREFERENCE.map(|encoding| {
+            sent: ENCODINGS.map(|encoding| {
                 [false, true].map(|is_range| {
-                    let labels = |tier| [tier, encoding.as_str(), kind(encoding, is_range).as_str()];
+                    let labels = |tier| [tier, encoding, kind(encoding, is_range).as_str()];
                     Arc::new(TIERS.map(|tier| families.sent_bytes.with_label_values(&labels(tier))))
                 })
             }),
@@ -83,15 +86,17 @@ impl ApiMetrics {
         match (route, method, cache, status) {
             ("tarball", "HEAD", "hit", http::StatusCode::NOT_MODIFIED) => self.unchanged.inc(),
             ("tarball", "GET", "hit", http::StatusCode::OK) => self.full.inc(),
+            ("oci_manifest", "HEAD", "hit", http::StatusCode::OK) => self.manifests.inc(),
             _ => self.families.requests.with_label_values(&[route, method, cache, status.as_str()]).inc(),
         }
     }
 
-    /// Counts a body that starts; a range is only a part of one. Returns the counters of its bytes.
+    /// Counts a body that starts; a range is only a part of one. `encoding`: of a tarball, not of a blob. Returns the counters
+    /// of its bytes.
     pub(crate) fn served(
         &self,
         source: &Source,
-        encoding: Encoding,
+        encoding: Option<Encoding>,
         is_range: bool,
         published_ago: Duration,
     ) -> &SentBytes {
@@ -99,7 +104,8 @@ impl ApiMetrics {
             self.bodies[source.tier() as usize].inc();
             self.families.publication_age.observe(published_ago.as_secs_f64());
         }
-        &self.sent[encoding as usize][usize::from(is_range)]
+        let position = encoding.map_or(ENCODINGS.len() - 1, |encoding| encoding as usize);
+        &self.sent[position][usize::from(is_range)]
     }
 
     pub(crate) fn served_stale(&self, seconds: u64) {

@@ -19,19 +19,22 @@ use weir_protocol::route::Route;
 use weir_runtime::serve::{AccessLog, Body, Handler, Peer, RequestBody, RequestFacts};
 use weir_runtime::shutdown::Drain;
 
-use self::headers::CommonHeaders;
 use self::tarball::TarballRef;
-use self::timing::Timing;
 use crate::access::{Access, AccessDecision, Refusal};
 use crate::api_error::ApiError;
 use crate::catalog::Lookup;
 use crate::self_api::SelfApi;
 
+pub(crate) use self::headers::{CacheLifetime, CommonHeaders};
 pub(crate) use self::metrics::{ApiFamilies, ApiMetrics};
+pub(crate) use self::preconditions::{ResponseKind, evaluate_tag};
+pub(crate) use self::tarball::body_cache_status;
+pub(crate) use self::timing::Timing;
 
 #[derive(Clone)]
 pub(crate) struct AgentApi {
-    inner: Arc<Inner>,
+    pub(crate) reads: Arc<ReadContext>,
+    own: SelfApi,
 }
 
 #[derive(Clone)]
@@ -41,14 +44,14 @@ pub(crate) struct Sources {
     pub(crate) own: SelfApi,
 }
 
-struct Inner {
-    lookup: Lookup,
-    cache: Cache,
-    own: SelfApi,
-    access: Access,
-    metrics: ApiMetrics,
-    access_log: AccessLog,
-    common_headers: CommonHeaders,
+/// What content is answered with, whatever the API.
+pub(crate) struct ReadContext {
+    pub(crate) lookup: Lookup,
+    pub(crate) cache: Cache,
+    pub(crate) access: Access,
+    pub(crate) metrics: ApiMetrics,
+    pub(crate) access_log: AccessLog,
+    pub(crate) common_headers: CommonHeaders,
     drain: Drain,
 }
 
@@ -90,28 +93,28 @@ impl Target {
 
 /// The route and the authorisation of a request.
 #[derive(Clone, Copy)]
-struct Authorized {
+pub(crate) struct Authorized {
     /// The route, as a metric's label.
-    label: &'static str,
-    decision: AccessDecision,
+    pub(crate) label: &'static str,
+    pub(crate) decision: AccessDecision,
 }
 
 /// A response and its cache status.
-struct ApiResponse {
-    response: Response<Body>,
-    status: CacheStatus,
+pub(crate) struct ApiResponse {
+    pub(crate) response: Response<Body>,
+    pub(crate) status: CacheStatus,
     /// The farthest tier that bytes of the body came from so far; `None`: there is no body, or it is not logged.
-    tier: Option<FarthestTier>,
+    pub(crate) tier: Option<FarthestTier>,
 }
 
 impl ApiResponse {
-    /// A response to an agent about itself.
-    fn own(response: Response<Body>) -> Self {
+    /// A response that needs no origin.
+    pub(crate) fn own(response: Response<Body>) -> Self {
         Self { response, status: CacheStatus::Hit { stale_for: 0 }, tier: None }
     }
 
     /// Attaches the timing of a response that was not a hit.
-    fn after(mut self, timing: Timing) -> Self {
+    pub(crate) fn after(mut self, timing: Timing) -> Self {
         if matches!(self.status, CacheStatus::Forwarded { .. }) {
             self.response.extensions_mut().insert(timing);
         }
@@ -131,17 +134,18 @@ impl AgentApi {
     ) -> Self {
         let common_headers = CommonHeaders::new(name, port, access.needs_credentials());
         let (Sources { lookup, cache, own }, drain) = (sources, drain.clone());
-        Self { inner: Arc::new(Inner { lookup, cache, own, access, metrics, access_log, common_headers, drain }) }
+        let reads = ReadContext { lookup, cache, access, metrics, access_log, common_headers, drain };
+        Self { reads: Arc::new(reads), own }
     }
 }
 
 impl Handler for AgentApi {
     fn fast_path(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<Response<Body>> {
-        let api = &*self.inner;
+        let api = &*self.reads;
         let (authorized, target) = api.admit(request, peer);
         let answered = match target {
             Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
-            Ok(Target::Own(route)) => Ok(ApiResponse::own(api.own.fast_path(request, peer, &route)?)),
+            Ok(Target::Own(route)) => Ok(ApiResponse::own(self.own.fast_path(request, peer, &route)?)),
             Ok(Target::Descriptor(_) | Target::Frames(_)) | Err(ApiError::Unauthorized(Refusal::UnknownKey)) => {
                 return None;
             }
@@ -151,7 +155,7 @@ impl Handler for AgentApi {
     }
 
     async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
-        let api = &*self.inner;
+        let api = &*self.reads;
         let (mut authorized, mut target) = api.admit(&request, &peer);
         if let Err(ApiError::Unauthorized(Refusal::UnknownKey)) = target {
             api.access.key_fetched(request.headers()).await;
@@ -161,7 +165,7 @@ impl Handler for AgentApi {
             Ok(Target::Tarball(tarball)) => api.tarball(&request, &peer, &tarball).await,
             Ok(Target::Frames(tarball)) => api.frames(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
-            Ok(Target::Own(route)) => api.own.answer(&mut request, &peer, &route).await.map(ApiResponse::own),
+            Ok(Target::Own(route)) => self.own.answer(&mut request, &peer, &route).await.map(ApiResponse::own),
             Err(error) => Err(error),
         };
         api.finish(&request, &peer, authorized, answered)
@@ -175,7 +179,7 @@ fn stale_seconds(status: &CacheStatus) -> u64 {
     }
 }
 
-impl Inner {
+impl ReadContext {
     /// The requested resource, if the client may read it. Authorises before the path is evaluated or anything is looked
     /// up.
     fn admit(&self, request: &Request<RequestBody>, peer: &Peer) -> (Authorized, Result<Target, ApiError>) {
@@ -194,13 +198,25 @@ impl Inner {
         (Authorized { label, decision }, target)
     }
 
-    /// Completes and counts a response.
     fn finish(
         &self,
         request: &Request<RequestBody>,
         peer: &Peer,
         authorized: Authorized,
         answered: Result<ApiResponse, ApiError>,
+    ) -> Response<Body> {
+        let facts = || RequestFacts::of(&Route::parse(request.uri().path()));
+        self.complete(request, peer, authorized, answered.map_err(ApiError::into_response), facts)
+    }
+
+    /// Completes and counts a response. `facts`: what the path says, for the access log.
+    pub(crate) fn complete(
+        &self,
+        request: &Request<RequestBody>,
+        peer: &Peer,
+        authorized: Authorized,
+        answered: Result<ApiResponse, Response<Body>>,
+        facts: impl FnOnce() -> RequestFacts,
     ) -> Response<Body> {
         self.access.record(authorized.decision, request.headers(), peer);
         let (mut response, cache, tier) = match answered {
@@ -210,32 +226,20 @@ impl Inner {
                 }
                 (response, status.as_str(), tier)
             }
-            Err(error) => (error.into_response(), "error", None),
+            Err(response) => (response, "error", None),
         };
         if self.access_log.wants(response.status()) {
-            let facts = self.facts(request, peer, cache, tier);
-            response.extensions_mut().insert(facts);
+            response.extensions_mut().insert(RequestFacts {
+                agent: self.access.agent(request.headers(), peer).ok().flatten().map(|agent| agent.name),
+                cache: Some(cache),
+                tier: tier.map(|tier| Arc::new(move || tier.get().as_str()) as Arc<_>),
+                ..facts()
+            });
         }
         timing::write(&mut response, cache);
         self.metrics.answered(authorized.label, request.method(), cache, response.status());
         self.add_alt_svc(request.version(), &mut response);
         response
-    }
-
-    /// What the access log says of a request.
-    fn facts(
-        &self,
-        request: &Request<RequestBody>,
-        peer: &Peer,
-        cache: &'static str,
-        tier: Option<FarthestTier>,
-    ) -> RequestFacts {
-        RequestFacts {
-            agent: self.access.agent(request.headers(), peer).ok().flatten().map(|agent| agent.name),
-            cache: Some(cache),
-            tier: tier.map(|tier| Arc::new(move || tier.get().as_str()) as Arc<_>),
-            ..RequestFacts::of(&Route::parse(request.uri().path()))
-        }
     }
 
     /// Advertises HTTP/3 to clients over TCP; withdraws it in a drain.

@@ -13,7 +13,7 @@ use crate::version::{EntityTag, Variant};
 
 /// The kind of response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ResponseKind {
+pub(crate) enum ResponseKind {
     /// The full body.
     Full,
     /// A range of it.
@@ -26,20 +26,32 @@ pub(super) enum ResponseKind {
     RangeNotSatisfiable,
 }
 
-/// Evaluates in the order of RFC 9110 section 13.2.2. Dates are ignored: `Last-Modified` is never sent.
+/// Evaluates them for a tarball, of which a client has the content whatever its coding was.
 pub(super) fn evaluate(
     method: &Method,
     headers: &HeaderMap,
     digest: &TarballDigest,
     variant: &Variant<'_>,
 ) -> ResponseKind {
-    let current = variant.tag.text.as_str();
+    let none_match = |tags: &str| if_none_match(tags, digest, &variant.tag.text);
+    evaluate_tag(method, headers, variant.tag, variant.length, none_match)
+}
+
+/// Evaluates in the order of RFC 9110 section 13.2.2. Dates are ignored: `Last-Modified` is never sent. `length`: without one
+/// there are no ranges. `none_match`: the tag that matches one of `If-None-Match`.
+pub(crate) fn evaluate_tag<'t>(
+    method: &Method,
+    headers: &HeaderMap,
+    tag: &'t EntityTag,
+    length: Option<u64>,
+    none_match: impl FnOnce(&str) -> Option<Cow<'t, str>>,
+) -> ResponseKind {
+    let current = tag.text.as_str();
     if !if_match_holds(headers, current) {
         return ResponseKind::PreconditionFailed;
     }
-    let not_modified = joined(headers, &header::IF_NONE_MATCH).and_then(|tags| if_none_match(&tags, digest, current));
-    if let Some(tag) = not_modified {
-        return ResponseKind::NotModified(matched(tag, variant.tag));
+    if let Some(matching) = joined(headers, &header::IF_NONE_MATCH).and_then(|tags| none_match(&tags)) {
+        return ResponseKind::NotModified(matched(matching, tag));
     }
     if method != Method::GET {
         return ResponseKind::Full;
@@ -48,7 +60,7 @@ pub(super) fn evaluate(
         return ResponseKind::Full;
     }
     // A body of unknown length has no ranges.
-    let Some(length) = variant.length else { return ResponseKind::Full };
+    let Some(length) = length else { return ResponseKind::Full };
     match parse_range(joined(headers, &header::RANGE).as_deref(), length) {
         RequestedRange::Full => ResponseKind::Full,
         RequestedRange::Partial(part) => ResponseKind::Partial(part),

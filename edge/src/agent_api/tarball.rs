@@ -18,7 +18,7 @@ use weir_runtime::serve::{Body, Peer, RequestBody};
 use super::headers::CacheLifetime;
 use super::preconditions::{ResponseKind, evaluate};
 use super::timing::Timing;
-use super::{ApiResponse, Inner};
+use super::{ApiResponse, ReadContext};
 use crate::api_error::ApiError;
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
 use crate::request_headers::{is_forced, joined, revalidate_mode};
@@ -58,7 +58,7 @@ impl TarballRef {
     }
 }
 
-impl Inner {
+impl ReadContext {
     /// Answers a request that needs no waiting: a conditional poll of a fresh entry, or a body that starts in memory.
     pub(super) fn tarball_fast_path(
         &self,
@@ -227,7 +227,7 @@ impl Inner {
         let published_at = found.version.descriptor().publication().published_at;
         // Clocks may differ.
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
-        let sent = self.metrics.served(source, variant.encoding, part.is_some(), published_ago);
+        let sent = self.metrics.served(source, Some(variant.encoding), part.is_some(), published_ago);
         let status = body_cache_status(found.status, source);
         let tier = self.access_log.wants(StatusCode::OK).then(|| body.farthest_tier(source));
         let mut answer = self.answer(found, tarball, variant, status, body.into_body(sent));
@@ -286,7 +286,7 @@ fn select<'a>(
 }
 
 /// The cache status of a body: the catalog's when it is not a fresh hit, else that of the object cache.
-pub(super) fn body_cache_status(table: CacheStatus, source: &Source) -> CacheStatus {
+pub(crate) fn body_cache_status(table: CacheStatus, source: &Source) -> CacheStatus {
     match (table, source) {
         (table, Source::Memory | Source::Disk) => table,
         (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: body_stored, .. }) => {

@@ -11,11 +11,11 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The time that a response waited. Stored in its extensions.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Timing {
+pub(crate) struct Timing {
     /// For the version: the catalog and the query to the origin.
-    pub(super) version: Duration,
+    pub(crate) version: Duration,
     /// For the body: the object cache and the fetch. `None`: there was no body.
-    pub(super) body: Option<Duration>,
+    pub(crate) body: Option<Duration>,
 }
 
 impl Timing {

@@ -153,6 +153,15 @@ impl Lookup {
         Some(age)
     }
 
+    /// The current version of a service if it has what never changes, however old the entry is. Never waits.
+    pub(crate) fn having(&self, service: &ServiceName, has: impl FnOnce(&Version) -> bool) -> Option<LookupResult> {
+        let entry = self.catalog.get(service)?;
+        has(entry.version.as_ref()?).then_some(())?;
+        let now = self.clock.now();
+        entry.last_request.record(now);
+        found(&entry, self.catalog.age(&entry, now), CacheStatus::Hit { stale_for: 0 }).ok()
+    }
+
     /// Finds the current version of a service. `request_id`: that of the request, for queries to origins.
     ///
     /// # Errors
@@ -219,10 +228,8 @@ impl Lookup {
         let now = self.clock.now();
         let hit = CacheStatus::Hit { stale_for: 0 };
         if mode != RevalidateMode::Always {
-            let is_it = |version: &Arc<Version>| version.descriptor().publication().digest == *digest;
-            if entry.version.as_ref().is_some_and(is_it) {
-                entry.last_request.record(now);
-                return found(&entry, self.catalog.age(&entry, now), hit);
+            if let Some(found) = self.having(service, |version| version.descriptor().publication().digest == *digest) {
+                return Ok(found);
             }
             if let Some(past) = self.past.get(service, digest) {
                 return Ok(self.found_past(&past, now.since(past.since), hit));

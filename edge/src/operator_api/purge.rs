@@ -156,11 +156,11 @@ impl PurgeScope {
     fn add<'a>(&mut self, versions: impl Iterator<Item = &'a std::sync::Arc<Version>>, origin: Option<OriginId>) {
         for version in versions {
             let publication = version.descriptor().publication();
-            self.representations.extend(version.descriptor().representations().iter().map(|stored| BodyRequest {
+            self.representations.extend(version.bodies().map(|(stored, tar_size)| BodyRequest {
                 repository: publication.repository.clone(),
                 origin,
-                stored: stored.clone(),
-                tar_size: publication.size,
+                stored,
+                tar_size,
                 request_id: None,
             }));
         }

@@ -34,14 +34,14 @@ pub(crate) fn claims(id: &str, services: &[&str]) -> Claims {
 }
 
 /// An edge that needs credentials, the key of its tokens, and the service `shop`.
-struct Guarded {
-    site: Site,
+pub(crate) struct Guarded {
+    pub(crate) site: Site,
     key: SigningKey,
     tarball: Tarball,
 }
 
 impl Guarded {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let mut guarded = Self::prepare().await;
         guarded.site.start_edge().await;
         guarded
@@ -71,7 +71,7 @@ impl Guarded {
         self.site.pki().join("denied")
     }
 
-    fn bearer(&self, claims: &Claims) -> String {
+    pub(crate) fn bearer(&self, claims: &Claims) -> String {
         format!("Bearer {}", self.key.issue(claims).unwrap())
     }
 
@@ -158,7 +158,7 @@ async fn a_token_grants_its_services_over_every_version_of_http() {
 }
 
 /// An answer over HTTP/1.1, byte for byte but for its date.
-async fn raw(site: &Site, method: &str, path: &str, bearer: &str) -> String {
+pub(crate) async fn raw(site: &Site, method: &str, path: &str, bearer: &str) -> String {
     let tls = tls::client_config(&site.pki().join("ca.pem"), None).unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
     let tcp = TcpStream::connect(site.edge().address()).await.unwrap();

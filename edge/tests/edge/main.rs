@@ -31,6 +31,7 @@ mod identity;
 mod issuers;
 mod mount;
 mod observed;
+mod oci;
 mod open;
 mod outage;
 mod purge;

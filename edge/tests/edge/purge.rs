@@ -131,6 +131,19 @@ async fn a_hard_purge_removes_a_service_and_keeps_its_generation() {
 }
 
 #[tokio::test]
+async fn a_hard_purge_removes_blobs_of_the_oci_form() {
+    let site = start().await;
+    let archive = Tarball::random(2, 50_000).tar;
+    let tarball = Tarball::random(1, 1000).and_archive(&archive);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let path = format!("/v2/weir/shop/blobs/sha256:{}", tarball.form().unwrap().blobs[0].sha256);
+    assert_eq!(site.client("h2").await.get(&path, &[]).await.bytes(), &archive);
+    site.settled().await;
+    assert_eq!(counts(&purge(&site, r#"{"service": "shop"}"#).await), [1, 1, 50_000]);
+    assert!(site.object_files().is_empty());
+}
+
+#[tokio::test]
 async fn a_hard_purge_applies_to_fills_in_flight() {
     let site = start().await;
     let tarball = Tarball::random(1, 300_000);

@@ -9,6 +9,7 @@ use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publicatio
 use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{Frame, Manifest};
+use weir_protocol::oci::{MANIFEST_TYPE, OciBlob, OciForm, TARBALL_LAYER_TYPE};
 
 use super::REPOSITORY;
 
@@ -21,6 +22,8 @@ pub(crate) struct Tarball {
     pub(crate) tar: Bytes,
     pub(crate) zstd: Bytes,
     stored: Vec<Stored>,
+    /// The layer of the OCI form.
+    layer: Option<Stored>,
 }
 
 /// The frames of one representation, and their manifest when there are several.
@@ -77,7 +80,7 @@ impl Tarball {
     /// Content in zstd frames, of `frame` bytes of tar each.
     pub(crate) fn in_frames(tar: Vec<u8>, frame: usize) -> Self {
         let stored = Stored::new(&tar, frame, Encoding::Zstd, |part| zstd::encode_all(part, 1).unwrap());
-        Self { tar: tar.into(), zstd: stored.body().into(), stored: vec![stored] }
+        Self { tar: tar.into(), zstd: stored.body().into(), stored: vec![stored], layer: None }
     }
 
     /// The same with a stored gzip representation.
@@ -89,6 +92,31 @@ impl Tarball {
         };
         self.stored.push(Stored::new(&self.tar, FRAME, Encoding::Gzip, encode));
         self
+    }
+
+    /// The same with stored gzip and an OCI form, whose layer it is.
+    pub(crate) fn and_oci(self) -> Self {
+        let tarball = self.and_gzip();
+        Self { layer: tarball.stored.get(1).cloned(), ..tarball }
+    }
+
+    /// The same with an OCI form whose layer is an archive of the upstream.
+    pub(crate) fn and_archive(self, archive: &[u8]) -> Self {
+        Self { layer: Some(Stored::new(archive, FRAME, Encoding::Identity, <[u8]>::to_vec)), ..self }
+    }
+
+    /// The layer of the OCI form.
+    pub(crate) fn layer(&self) -> Bytes {
+        self.layer.as_ref().unwrap().body().into()
+    }
+
+    pub(crate) fn form(&self) -> Option<OciForm> {
+        let layer = self.layer.as_ref()?;
+        let Representation { digest, size, frames, .. } = layer.representation();
+        let (sha256, media_type) = (Sha256::of(&layer.body()), TARBALL_LAYER_TYPE.to_owned());
+        let manifest = format!("{{\"layers\":[{{\"digest\":\"sha256:{sha256}\",\"size\":{size}}}]}}");
+        let layer = OciBlob { sha256, media_type, digest, size, frames };
+        Some(OciForm::new(MANIFEST_TYPE, manifest, vec![layer]))
     }
 
     /// The same with a delta against an older tarball.
@@ -138,7 +166,7 @@ impl Tarball {
 
     /// All objects of all representations.
     pub(super) fn objects(&self) -> impl Iterator<Item = (ObjectDigest, Bytes)> {
-        self.stored.iter().flat_map(|stored| {
+        self.stored.iter().chain(&self.layer).flat_map(|stored| {
             let manifest = stored.manifest().map(|manifest| (ObjectDigest::of(&manifest), manifest));
             let frames = stored.frames.iter().map(|(frame, bytes)| (frame.digest, bytes.clone()));
             frames.chain(manifest).collect::<Vec<_>>()
@@ -172,7 +200,7 @@ impl Tarball {
             followed_ref: "main".to_owned(),
             revision,
             representations: self.stored.iter().map(Stored::representation).collect(),
-            oci: None,
+            oci: self.form().map(Box::new),
         })
     }
 }
