@@ -128,7 +128,9 @@ class Hub:
         return (self.folder / f"{name}.log").read_text()
 
     def bucket(self):
-        self.spawn("bucket", ["moto_server", "-H", "0.0.0.0", "-p", "9000"], os.environ)
+        # What the tests of the store change in moto: of writers that race one wins.
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "origin/store/tests/moto"), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.spawn("bucket", ["moto_server", "-H", "0.0.0.0", "-p", "9000"], environment)
         name = urllib.request.Request(f"http://{self.addresses['bucket']}:9000/weir", method="PUT")
         wait_for("a bucket", lambda: urllib.request.urlopen(name))
 
@@ -162,8 +164,22 @@ def check_dashboards(hub):
         print(f"{dashboard.name}: {sum(found)} of {len(found)} queries have an answer")
 
 
+def check_grafana(services):
+    """What it reads is mounted, its source is the Prometheus of the file, and its dashboards are those of deploy/grafana."""
+    grafana = services["grafana"]
+    mounted = {target: HERE / source for source, target, _ in (volume.split(":") for volume in grafana["volumes"])}
+    (source,) = yaml.safe_load(mounted["/etc/grafana/provisioning/datasources/weir.yaml"].read_text())["datasources"]
+    address = urllib.parse.urlsplit(source["url"])
+    assert f"127.0.0.1:{address.port}:{address.port}" in services[address.hostname]["ports"], source
+    (provider,) = yaml.safe_load(mounted["/etc/grafana/provisioning/dashboards/weir.yaml"].read_text())["providers"]
+    dashboards = mounted[provider["options"]["path"]]
+    home = pathlib.PurePosixPath(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert str(home.parent) == provider["options"]["path"] and (dashboards / home.name).is_file(), home
+
+
 def main(binaries, folder):
     hub = Hub(pathlib.Path(binaries).resolve(), pathlib.Path(folder).resolve())
+    check_grafana(hub.services)
     repository = hub.folder / "repository"
     ok("git", "init", "--quiet", "-b", "main", repository)
     os.environ["WEIR_REPOSITORY"] = str(repository)
