@@ -19,7 +19,7 @@ use weir_runtime::shutdown::Drain;
 
 use crate::access::{Access, OriginListsFile};
 use crate::agent_api::{AgentApi, ApiMetrics, Sources};
-use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
+use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, ListFiles, Lookup};
 use crate::config::Config;
 use crate::heartbeats::Heartbeats;
 use crate::listener::EdgeListener;
@@ -165,14 +165,14 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let shields = shields.map(|(number, shield)| Origin::new(shield, number, clock, origin_metrics.clone()));
     let name = config.name();
     let shields = Shields::new(name.clone(), shields.collect::<anyhow::Result<_>>()?);
-    let (catalog, lock, origin_lists, released) = {
+    let (catalog, version_lists, lock, origin_lists, released) = {
         let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
     let members = MembersFile::new(&config.cache.dir, lock.clone());
     let fetcher = Arc::new(ObjectFetcher::new(origins.clone(), shields.clone(), config.cache.fills));
     let cache = Cache::open(&config.cache, lock, fetcher, clock, &registry, drain)?;
-    let lookup = Lookup::new(catalog.clone(), drain);
+    let lookup = Lookup::new(catalog.clone(), version_lists, drain);
     let api_metrics = ApiMetrics::register(&registry)?;
     let known: Vec<_> = origins.all().map(|(_, origin)| origin).collect();
     let names: Vec<_> = known.iter().map(|origin| origin.name()).collect();
@@ -246,13 +246,13 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloader, access })
 }
 
-/// Loads the catalog and the access lists from disk. Blocks.
+/// Loads the catalog, the lists of versions and the access lists from disk. Blocks.
 fn load(
     config: &Config,
     origins: Arc<Origins>,
     clock: Clock,
     metrics: CatalogMetrics,
-) -> anyhow::Result<(Arc<Catalog>, DirectoryLock, OriginListsFile, Released)> {
+) -> anyhow::Result<(Arc<Catalog>, ListFiles, DirectoryLock, OriginListsFile, Released)> {
     let dir = &config.cache.dir;
     let (lock, released) =
         DirectoryLock::take(dir).with_context(|| format!("cannot use [cache] dir {}", dir.display()))?;
@@ -262,7 +262,8 @@ fn load(
     let (path, policies) = (dir.join("catalog.log"), Arc::new(FreshnessPolicies::configured(config)));
     let bounds = CatalogBounds { services: config.cache.services, bytes: config.cache.service_bytes.as_u64() };
     let catalog = Catalog::load(&path, lock.clone(), bounds, origins, policies, clock, metrics);
-    Ok((catalog, lock, origin_lists, released))
+    let version_lists = ListFiles::open(dir, lock.clone(), |service| catalog.get(service).is_some());
+    Ok((catalog, version_lists, lock, origin_lists, released))
 }
 
 /// The API for other edges, if their authority is configured.

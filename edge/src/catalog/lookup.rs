@@ -18,6 +18,7 @@ use super::apply::UpdateOutcome;
 use super::entry::{Entry, PurgeMode};
 use super::error::LookupError;
 use super::freshness::{Freshness, FreshnessPolicies, FreshnessPolicy};
+use super::list_files::ListFiles;
 use super::metrics::{CatalogMetrics, StaleReason};
 use super::negative_cache::{EXPLAINED_FOR, Failure, NegativeCache};
 use super::past_versions::{PastVersion, PastVersions};
@@ -25,6 +26,7 @@ use super::queries::{FIRST_QUERY_TIMEOUT, MAX_QUERIES, wait_for};
 use super::revisions::RevisionStatus;
 use super::store::Catalog;
 use super::update::{Update, UpdateContent, UpdateSource};
+use super::version_lists::VersionLists;
 use crate::origin_client::{OriginResponse, Origins};
 use crate::version::Version;
 
@@ -71,13 +73,14 @@ type QueryResult = Result<QueryAnswer, LookupError>;
 
 #[derive(Clone)]
 pub(crate) struct Lookup {
-    catalog: Arc<Catalog>,
+    pub(super) catalog: Arc<Catalog>,
     origins: Arc<Origins>,
     queries: SingleFlight<ServiceName, QueryResult>,
     negative: NegativeCache<ServiceName>,
     past: PastVersions,
-    policies: Arc<FreshnessPolicies>,
-    clock: Clock,
+    pub(super) lists: VersionLists,
+    pub(super) policies: Arc<FreshnessPolicies>,
+    pub(super) clock: Clock,
     metrics: CatalogMetrics,
 }
 
@@ -87,10 +90,11 @@ impl Lookup {
         self.origins.clusters()
     }
 
-    pub(crate) fn new(catalog: Arc<Catalog>, drain: &Drain) -> Self {
+    pub(crate) fn new(catalog: Arc<Catalog>, files: ListFiles, drain: &Drain) -> Self {
         let (origins, clock) = (catalog.origins.clone(), catalog.clock);
         Self {
             past: PastVersions::new(catalog.clone(), origins.clone(), clock, drain),
+            lists: VersionLists::new(catalog.clone(), files, drain),
             queries: SingleFlight::new(MAX_QUERIES, drain),
             negative: NegativeCache::new(EXPLAINED_FOR),
             policies: catalog.policies.clone(),
@@ -103,7 +107,11 @@ impl Lookup {
 
     /// The stored past versions that match, without counting as a use.
     pub(crate) fn past_versions(&self, wanted: impl Fn(&ServiceName, &TarballDigest) -> bool) -> Vec<Arc<Version>> {
-        self.past.select(wanted)
+        let listed = self.lists.select(|version| {
+            let publication = version.descriptor().publication();
+            wanted(&publication.service, &publication.digest)
+        });
+        self.past.select(wanted).into_iter().chain(listed).collect()
     }
 
     /// Why the last queries of services failed.
@@ -117,6 +125,7 @@ impl Lookup {
         self.catalog.purge(service, mode);
         self.negative.remove(service);
         self.past.purge(service, mode);
+        self.lists.purge(service, mode);
     }
 
     /// The fill level of each bound.
@@ -128,7 +137,7 @@ impl Lookup {
             ("cached_failures", remembered, most),
             ("announced_refs", refs, most_refs),
         ];
-        self.catalog.fill_levels().into_iter().chain(own).chain(self.past.bounds())
+        self.catalog.fill_levels().into_iter().chain(own).chain(self.past.bounds()).chain(self.lists.bounds())
     }
 
     /// The newest revision of a ref for which this version is current, when the origin's event stream reports it.
@@ -216,15 +225,7 @@ impl Lookup {
         mode: RevalidateMode,
         request_id: Option<&RequestId>,
     ) -> Result<LookupResult, LookupError> {
-        let stored = self.catalog.get(service).filter(|entry| entry.version.is_some());
-        let entry = match stored {
-            Some(entry) => entry,
-            None => {
-                // Looks up the service first: digests of a service that does not exist never reach an origin.
-                self.find(service, RevalidateMode::IfStale, request_id).await?;
-                self.catalog.get(service).ok_or(LookupError::Absent)?
-            }
-        };
+        let entry = self.known_entry(service, request_id).await?;
         let now = self.clock.now();
         let hit = CacheStatus::Hit { stale_for: 0 };
         if mode != RevalidateMode::Always {
@@ -239,6 +240,20 @@ impl Lookup {
         let (past, collapsed) = self.past.query(service, digest, &entry, again, request_id).await?;
         let status = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed };
         Ok(self.found_past(&past, Duration::ZERO, status))
+    }
+
+    /// The entry of a service that exists, before its versions are looked up: digests of one that does not exist never reach
+    /// an origin.
+    pub(super) async fn known_entry(
+        &self,
+        service: &ServiceName,
+        request_id: Option<&RequestId>,
+    ) -> Result<Arc<Entry>, LookupError> {
+        if let Some(entry) = self.catalog.get(service).filter(|entry| entry.version.is_some()) {
+            return Ok(entry);
+        }
+        self.find(service, RevalidateMode::IfStale, request_id).await?;
+        self.catalog.get(service).ok_or(LookupError::Absent)
     }
 
     /// Removes the negative entry of a service after an update.
@@ -336,7 +351,7 @@ impl Lookup {
                 // A newer version may have arrived meanwhile.
                 return Ok(QueryAnswer { entry: self.catalog.get(service).unwrap_or(stored), status: 304 });
             }
-            (OriginResponse::Descriptor(origin, descriptor), _) => {
+            (OriginResponse::Found(origin, descriptor), _) => {
                 Update { origin: Some(origin), source, at, content: UpdateContent::Current(descriptor) }
             }
             (OriginResponse::Absent | OriginResponse::Unchanged, _) => {

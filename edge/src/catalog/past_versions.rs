@@ -133,7 +133,7 @@ impl PastVersions {
         let since = self.clock.now();
         let (service, digest) = &query.0;
         let error = match self.origins.version(service, digest, owner, request_id.as_ref()).await {
-            Ok(OriginResponse::Descriptor(origin, descriptor)) => {
+            Ok(OriginResponse::Found(origin, descriptor)) => {
                 return Ok(self.store(query.0, origin, *descriptor, since));
             }
             Ok(OriginResponse::Absent | OriginResponse::Unchanged) => LookupError::Absent,

@@ -123,7 +123,7 @@ impl OciApi {
                 Err(FillError::NotFound) if !retried => retried = true,
                 Err(error) => return Err(ApiError::Body(service.clone(), error).into()),
             }
-            found = Some(self.look_up(request, service, RevalidateMode::Always).await?);
+            found = self.look_up(request, service, By::Digest, has, RevalidateMode::Always).await?;
         }
     }
 

@@ -88,6 +88,14 @@ impl OciError {
         }
     }
 
+    /// No version that is known has it, and the origin cannot be asked for others.
+    pub(super) fn not_known(service: &ServiceName, error: LookupError) -> Self {
+        let message = format!("No cached version of `{}` has this, and {}.", repository(service), error.reason());
+        let mut failed = Self::lookup(service, error);
+        failed.0.message = message;
+        failed
+    }
+
     /// Adds a header, also beside another one of this name.
     pub(super) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.append(name, value);

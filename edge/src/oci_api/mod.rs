@@ -25,7 +25,7 @@ use self::error::OciError;
 use self::route::OciRoute;
 use crate::access::{AccessDecision, Refusal};
 use crate::agent_api::{AgentApi, ApiResponse, Authorized, CacheLifetime, ReadContext};
-use crate::catalog::{LookupResult, RevalidateMode};
+use crate::catalog::{ListedVersion, LookupResult, RevalidateMode};
 use crate::request_headers::{is_forced, revalidate_mode};
 use crate::version::Version;
 
@@ -111,7 +111,7 @@ impl OciApi {
         }
     }
 
-    /// The version of a service that has this. `None`: the service has no such version.
+    /// The version of a service that has this: the one in force, else the newest that is retained. `None`: there is none.
     async fn find(
         &self,
         request: &Request<RequestBody>,
@@ -122,24 +122,36 @@ impl OciApi {
         if let Some(found) = self.in_force(request, service, by, &has) {
             return Ok(Some(found));
         }
-        let found = self.look_up(request, service, revalidate_mode(request)).await?;
-        if has(&found.version) || matches!(found.status, CacheStatus::Forwarded { .. }) {
-            return Ok(Some(found).filter(|found| has(&found.version)));
+        let in_list = || self.reads.lookup.listed(service, |listed| has(&listed.version));
+        if by == By::Digest
+            && !is_forced(request)
+            && let Some(found) = in_list()
+        {
+            return Ok(Some(found));
         }
-        // Another edge may have named a version that this one has not received yet.
-        let found = self.look_up(request, service, RevalidateMode::Forced).await?;
-        Ok(Some(found).filter(|found| has(&found.version)))
+        self.look_up(request, service, by, has, revalidate_mode(request)).await
     }
 
+    /// The same by queries to the origin, as far as the mode demands them.
     async fn look_up(
         &self,
         request: &Request<RequestBody>,
         service: &ServiceName,
+        by: By,
+        has: impl Fn(&Version) -> bool,
         mode: RevalidateMode,
-    ) -> Result<LookupResult, OciError> {
-        let request_id = RequestId::of(request.headers());
-        let found = self.reads.lookup.find(service, mode, request_id.as_ref()).await;
-        found.map_err(|error| OciError::lookup(service, error))
+    ) -> Result<Option<LookupResult>, OciError> {
+        let (lookup, request_id) = (&self.reads.lookup, RequestId::of(request.headers()));
+        let found = lookup.find(service, mode, request_id.as_ref()).await;
+        let found = found.map_err(|error| OciError::lookup(service, error))?;
+        if has(&found.version) {
+            return Ok(Some(found));
+        }
+        // Consumers of ranges take the highest tag, which must be none that was rolled back from.
+        let has = |listed: &ListedVersion| (by == By::Digest || listed.followed) && has(&listed.version);
+        let is_stale = mode == RevalidateMode::Always;
+        let listed = lookup.find_listed(service, has, is_stale, request_id.as_ref()).await;
+        listed.map_err(|error| OciError::not_known(service, error))
     }
 
     /// A response without a body, with the headers of all manifests and blobs.

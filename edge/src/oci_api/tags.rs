@@ -5,11 +5,13 @@ use serde_json::json;
 use weir_protocol::name::ServiceName;
 use weir_protocol::oci::LATEST;
 use weir_protocol::query;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::RequestBody;
 
 use super::error::OciError;
 use super::{By, OciApi, json, repository};
 use crate::agent_api::{ApiResponse, CacheLifetime};
+use crate::catalog::LIST_TTL;
 
 /// Which tags a client wants.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -56,7 +58,15 @@ impl OciApi {
         let found = self.find(request, service, By::Tag, |_| true).await?;
         let found = found.ok_or_else(|| OciError::no_such_repository(service))?;
         let oci = found.version.oci.as_ref().ok_or_else(|| OciError::no_form(service))?;
-        let (tags, more) = page.of(oci.tags.iter().cloned().chain([LATEST.to_owned()]).collect());
+        let mut tags = oci.tags.clone();
+        tags.push(LATEST.to_owned());
+        let request_id = RequestId::of(request.headers());
+        // Without the list the tags of the version in force are known.
+        let listing = self.reads.lookup.versions(service, LIST_TTL, request_id.as_ref()).await.ok();
+        let list = listing.and_then(|listing| listing.list);
+        let listed = list.iter().flat_map(|list| &list.versions).filter(|listed| listed.followed);
+        tags.extend(listed.filter_map(|listed| listed.version.oci.as_ref()).flat_map(|oci| oci.tags.iter().cloned()));
+        let (tags, more) = page.of(tags);
         let name = repository(service);
         let next = tags.last().filter(|_| more).map(|last| {
             let n = tags.len();

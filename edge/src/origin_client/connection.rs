@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use weir_cache::OriginError;
 use weir_cache::clock::Clock;
-use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::event::{self, Cursor};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
 use weir_protocol::members::{self, Members};
@@ -200,10 +199,11 @@ impl Origin {
         error
     }
 
-    /// Requests a descriptor; `None` when its entity tag is still `if_none_match`.
+    /// Requests a descriptor, or a list of them, of up to `limit` bytes; `None` when its entity tag is still `if_none_match`.
     pub(super) async fn descriptor(
         &self,
         route: &Route,
+        limit: usize,
         if_none_match: Option<&str>,
         request_id: Option<&RequestId>,
     ) -> Result<Option<Bytes>, OriginError> {
@@ -215,13 +215,9 @@ impl Origin {
         let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
             StatusCode::NOT_MODIFIED if if_none_match.is_some() => Ok(None),
-            StatusCode::OK => Ok(Some(self.read_descriptor(response).await?)),
+            StatusCode::OK => Ok(Some(self.read(response, limit).await?)),
             status => Err(self.bad_response(&format!("status {status} for a descriptor"))),
         }
-    }
-
-    pub(super) async fn read_descriptor(&self, response: Response<Incoming>) -> Result<Bytes, OriginError> {
-        self.read(response, MAX_DESCRIPTOR_BYTES).await
     }
 
     /// Reads the body of a response, of up to `limit` bytes.

@@ -21,13 +21,14 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use bytes::Bytes;
 use weir_cache::{OriginError, OriginId};
-use weir_protocol::descriptor::{Descriptor, DescriptorError};
+use weir_protocol::descriptor::{Descriptor, DescriptorError, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, SignedFreshness};
 use weir_protocol::members::{Member, Members};
 use weir_protocol::name::ServiceName;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
+use weir_protocol::versions::MAX_VERSIONS_BYTES;
 use weir_runtime::tls;
 
 use crate::config::{OriginConfig, authority};
@@ -59,9 +60,9 @@ pub(crate) struct Origins {
 
 /// The origins' response to a query about a service, or one version of it.
 #[derive(Debug)]
-pub(crate) enum OriginResponse {
+pub(crate) enum OriginResponse<T = Box<Descriptor>> {
     /// The descriptor, with the origin that publishes it.
-    Descriptor(OriginId, Box<Descriptor>),
+    Found(OriginId, T),
     /// The descriptor with the tag of the request is current.
     Unchanged,
     /// Not found: a member of each cluster says so.
@@ -268,7 +269,23 @@ impl Origins {
         if_none_match: Option<&str>,
         request_id: Option<&RequestId>,
     ) -> Result<OriginResponse, OriginError> {
-        self.ask(&Route::Service(service.clone()), service, owner, if_none_match, request_id).await
+        let read = |id, bytes| self.read(id, service, bytes).map(Box::new);
+        let route = Route::Service(service.clone());
+        self.ask(&route, MAX_DESCRIPTOR_BYTES, owner, if_none_match, request_id, read).await
+    }
+
+    /// Requests the list of all versions of a service, the newest first.
+    ///
+    /// # Errors
+    /// As [`Origins::descriptor`].
+    pub(crate) async fn versions(
+        &self,
+        service: &ServiceName,
+        owner: Option<OriginId>,
+        request_id: Option<&RequestId>,
+    ) -> Result<OriginResponse<Bytes>, OriginError> {
+        let read = |_, bytes| Ok(bytes);
+        self.ask(&Route::Versions(service.clone()), MAX_VERSIONS_BYTES, owner, None, request_id, read).await
     }
 
     /// Requests the descriptor of a retained version.
@@ -282,23 +299,27 @@ impl Origins {
         owner: Option<OriginId>,
         request_id: Option<&RequestId>,
     ) -> Result<OriginResponse, OriginError> {
-        let response = self.ask(&Route::Version(service.clone(), *digest), service, owner, None, request_id).await?;
+        let read = |id, bytes| self.read(id, service, bytes).map(Box::new);
+        let route = Route::Version(service.clone(), *digest);
+        let response = self.ask(&route, MAX_DESCRIPTOR_BYTES, owner, None, request_id, read).await?;
         match &response {
-            OriginResponse::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
+            OriginResponse::Found(id, descriptor) if descriptor.publication().digest != *digest => {
                 Err(self.get(*id).bad_response("the response is for another version"))
             }
             _ => Ok(response),
         }
     }
 
-    async fn ask(
+    /// `limit`: of the answer, in bytes, which `read` reads.
+    async fn ask<T>(
         &self,
         route: &Route,
-        service: &ServiceName,
+        limit: usize,
         owner: Option<OriginId>,
         if_none_match: Option<&str>,
         request_id: Option<&RequestId>,
-    ) -> Result<OriginResponse, OriginError> {
+        read: impl Fn(OriginId, Bytes) -> Result<T, OriginError>,
+    ) -> Result<OriginResponse<T>, OriginError> {
         let (mut failures, mut absent) = (Vec::new(), Vec::new());
         let is_absent = |absent: &[OriginId], id| absent.iter().any(|said| self.share_a_cluster(*said, id));
         for id in self.order(owner) {
@@ -309,9 +330,9 @@ impl Origins {
             }
             // The tag says to an origin that its cluster published the service.
             let is_of_it = owner.map_or_else(|| self.is_one_cluster(), |_| !is_elsewhere);
-            match self.get(id).descriptor(route, if_none_match.filter(|_| is_of_it), request_id).await {
-                Ok(Some(bytes)) => match self.read(id, service, bytes) {
-                    Ok(descriptor) => return Ok(OriginResponse::Descriptor(id, Box::new(descriptor))),
+            match self.get(id).descriptor(route, limit, if_none_match.filter(|_| is_of_it), request_id).await {
+                Ok(Some(bytes)) => match read(id, bytes) {
+                    Ok(found) => return Ok(OriginResponse::Found(id, found)),
                     Err(error) => failures.push((id, error)),
                 },
                 Ok(None) => return Ok(OriginResponse::Unchanged),

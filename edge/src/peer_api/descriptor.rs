@@ -1,4 +1,5 @@
-//! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`: descriptors byte for byte.
+//! `/v1/services/{service}`, `/v1/services/{service}/versions` and `/v1/services/{service}/versions/{digest}`: descriptors byte
+//! for byte.
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_cache::CACHE_STATUS;
@@ -10,7 +11,7 @@ use weir_runtime::serve::{Body, RequestBody};
 
 use super::{Answer, Inner};
 use crate::api_error::ApiError;
-use crate::catalog::{LookupError, LookupResult};
+use crate::catalog::{Listing, LookupError, LookupResult, MIN_LIST_INTERVAL};
 use crate::request_headers::revalidate_mode;
 
 impl Inner {
@@ -34,6 +35,21 @@ impl Inner {
             error => ApiError::Lookup(service.clone(), error),
         })?;
         Ok(self.descriptor(request, &found))
+    }
+
+    /// The list of all versions. It is requested again for each edge that asks, at most once a second.
+    pub(super) async fn versions(&self, request: &Request<RequestBody>, service: &ServiceName) -> Answer {
+        let request_id = RequestId::of(request.headers());
+        let listing = self.lookup.versions(service, MIN_LIST_INTERVAL, request_id.as_ref()).await;
+        let failed = |error| ApiError::Lookup(service.clone(), error);
+        let Listing { list, status, failure } = listing.map_err(failed)?;
+        let list = list.ok_or_else(|| failed(failure.unwrap_or(LookupError::Absent)))?;
+        let mut response = Response::new(Body::Full(list.bytes.clone()));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(CACHE_STATUS, self.cache_status(&status, None));
+        Ok(response)
     }
 
     fn descriptor(&self, request: &Request<RequestBody>, found: &LookupResult) -> Response<Body> {

@@ -91,6 +91,7 @@ impl PeerApi {
                 Err(ApiError::MethodNotAllowed("GET, HEAD").into())
             }
             Ok(Route::Service(service)) => inner.current_descriptor(request, &service).await,
+            Ok(Route::Versions(service)) => inner.versions(request, &service).await,
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
             Ok(Route::AccessShard(digest)) => inner.events.shard(&digest),

@@ -222,16 +222,17 @@ async fn tags_are_listed_in_pages() {
 async fn what_another_edge_named_is_looked_up_and_an_outage_changes_nothing() {
     let (mut site, _, form) = serving().await;
     let mut client = site.client("h2").await;
-    assert_eq!(client.head(LATEST, &[]).await.status, 200);
+    let layer = blob(&form.blobs[0].sha256);
+    assert_eq!(client.get(&layer, &[]).await.status, 200);
     let newer = Tarball::random(2, 5000).and_oci();
     site.origin.publish("shop", 8, 1, &newer);
     let newer = newer.form().unwrap();
     // The entry is fresh, so the edge has not noticed.
     assert_eq!(client.get(LATEST, &[]).await.bytes(), form.manifest.as_bytes());
-    site.until("it may ask once a second", async || client.get(&manifest(&newer.sha256), &[]).await.status == 200)
-        .await;
-    assert_eq!(client.get(LATEST, &[]).await.bytes(), newer.manifest.as_bytes());
-    assert_eq!(client.get(&blob(&newer.blobs[0].sha256), &[]).await.status, 200);
+    assert_eq!(client.get(&manifest(&newer.sha256), &[]).await.bytes(), newer.manifest.as_bytes());
+    let newer_layer = blob(&newer.blobs[0].sha256);
+    assert_eq!(client.get(&newer_layer, &[]).await.status, 200);
+    assert_eq!(site.origin.requests("versions").len(), 1);
 
     site.settled().await;
     site.stop_edge().await;
@@ -240,14 +241,42 @@ async fn what_another_edge_named_is_looked_up_and_an_outage_changes_nothing() {
     site.origin.go_down().await;
     let mut client = site.client("h2").await;
     a_moment().await;
-    for path in [LATEST, &manifest(&newer.sha256), &blob(&newer.blobs[0].sha256), TAGS] {
+    for path in [LATEST, &manifest(&form.sha256), &layer, &manifest(&newer.sha256), &newer_layer, TAGS] {
         assert_eq!(client.get(path, &[]).await.status, 200, "{path}");
     }
-    let unknown = client.get(&manifest(&Sha256::of(b"other")), &[]).await;
-    assert_eq!((unknown.status, code(&unknown).as_str()), (404, "MANIFEST_UNKNOWN"));
-    let uncached = client.get("/v2/weir/other/manifests/latest", &[]).await;
-    assert_eq!(code(&uncached), "UNAVAILABLE");
-    assert!(uncached.status >= 500 && !uncached.header("retry-after").is_empty());
+    // Whether there is one by now is not known.
+    for path in [&manifest(&Sha256::of(b"other")), "/v2/weir/other/manifests/latest"] {
+        let reply = client.get(path, &[]).await;
+        assert_eq!(code(&reply), "UNAVAILABLE", "{path}");
+        assert!(reply.status >= 500 && !reply.header("retry-after").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn retained_versions_are_pulled_by_digest_and_those_that_were_followed_by_tag() {
+    let site = Site::start().await;
+    let versions = ["1.0.0", "2.0.0", "1.1.0"];
+    let tarballs = [1, 2, 3].map(|seed| Tarball::random(seed, 5000).and_oci());
+    for (number, (version, tarball)) in versions.into_iter().zip(&tarballs).enumerate() {
+        let descriptor = tarball.descriptor("shop", 7 + number as u64, 1);
+        site.origin.put("shop", tarball, versioned(&descriptor, version));
+    }
+    site.origin.step_back_from("shop", &tarballs[1]);
+    let mut client = site.client("h2").await;
+    for tarball in &tarballs {
+        let form = tarball.form().unwrap();
+        let pulled = client.get(&manifest(&form.sha256), &[]).await;
+        assert_eq!((pulled.status, pulled.bytes()), (200, &Bytes::from(form.manifest)));
+        assert_eq!(client.get(&blob(&form.blobs[0].sha256), &[]).await.bytes(), &tarball.layer());
+    }
+    for (tag, status) in [("1.0.0", 200), ("2.0.0", 404), ("1.1.0", 200), ("latest", 200), ("3.0.0", 404)] {
+        assert_eq!(client.get(&format!("/v2/weir/shop/manifests/{tag}"), &[]).await.status, status, "{tag}");
+    }
+    let tags = client.get(TAGS, &[]).await;
+    assert_eq!(tags.bytes(), r#"{"name":"weir/shop","tags":["000000000000","1.0.0","1.1.0","latest"]}"#);
+    // Of two versions with one tag the newer has it.
+    let commit = client.get("/v2/weir/shop/manifests/000000000000", &[]).await;
+    assert_eq!(commit.bytes(), tarballs[2].form().unwrap().manifest.as_bytes());
 }
 
 /// The challenges of a `401`.

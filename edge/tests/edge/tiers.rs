@@ -11,6 +11,7 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::event::{Event, EventKind, Lines, RelayedHeartbeat};
 use weir_protocol::freshness::{HeartbeatAnswer, SignedFreshness};
 use weir_protocol::observed::{EDGE_PATH, EdgeObserved};
+use weir_protocol::versions::Versions;
 
 use crate::client::{Client, Download};
 use crate::cluster::{all, cluster, followed, released};
@@ -149,6 +150,9 @@ async fn a_shield_answers_edges_as_an_origin_does() {
     assert_eq!(edge.get(SERVICE, &[("if-none-match", "\"7.1\"")]).await.status, 304);
     let reply = edge.get(&format!("{SERVICE}/versions/{}", tarball.digest()), &[]).await;
     assert_eq!((reply.status, reply.bytes()), (200, descriptor.bytes()));
+    let list = edge.get(&format!("{SERVICE}/versions"), &[]).await;
+    let listed = Versions::parse(list.bytes()).unwrap();
+    assert_eq!((listed.len(), listed[0].0.bytes(), listed[0].1), (1, descriptor.bytes(), true));
     let other = format!("{SERVICE}/versions/{}", TarballDigest::of(b"other"));
     assert_eq!(edge.get(&other, &[]).await.problem()["type"], "urn:weir:problem:no-such-version");
     assert_eq!(edge.get("/v1/services/other", &[]).await.problem()["type"], "urn:weir:problem:no-such-service");

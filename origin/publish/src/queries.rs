@@ -10,6 +10,7 @@ use weir_protocol::descriptor::{Descriptor, Generation, Representation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::versions::{ListedVersion, Versions};
 use weir_source::Service;
 use weir_store::{Area, ObjectError};
 
@@ -64,6 +65,15 @@ impl Queries {
                 row.as_ref().and_then(|row| row.version(digest)).map(parsed).transpose()
             }
         }
+    }
+
+    /// The current and all retained versions of a service, the newest first.
+    pub async fn versions(&self, repository: &RepositoryName, service: &ServiceName) -> Result<Versions, PublishError> {
+        let Some(row) = self.repositories.row(repository, service).await? else { return Ok(Versions::default()) };
+        let current = row.current.into_iter().map(|version| (version, true));
+        let all = current.chain(row.retained.into_iter().map(|retained| (retained.version, retained.followed)));
+        let listed = all.map(|(version, followed)| ListedVersion { descriptor: version.into_raw(), followed });
+        Ok(Versions { versions: listed.collect() })
     }
 
     /// The current and retained versions of a service that are called `name`, the newest first.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::digest::ObjectDigest;
 
+use super::history_line::Why;
 use super::mark::MarkedVersion;
 use super::row::{Retained, Row, StoredVersion, unix_milliseconds};
 
@@ -23,7 +24,8 @@ pub(super) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemT
     let before_count = row.retained.len() + usize::from(before.is_some());
     if let Some(version) = before {
         row.retained.retain(|retained| retained.version.digest != version.digest);
-        row.retained.insert(0, Retained { superseded_at: unix_milliseconds(now), version });
+        let followed = row.current.as_ref().is_some_and(|next| next.why == Why::Followed);
+        row.retained.insert(0, Retained { superseded_at: unix_milliseconds(now), followed, version });
     }
     if let Some(current) = &row.current {
         row.retained.retain(|retained| retained.version.digest != current.digest);
@@ -109,7 +111,6 @@ pub(super) fn over_limit(
 mod tests {
     use super::super::decision::rewritten;
     use super::super::draft::tests::descriptor;
-    use super::super::history_line::Why;
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;
@@ -135,6 +136,30 @@ mod tests {
         supersede(&mut row, None, now, 2);
         let digests: Vec<_> = row.retained.iter().map(|retained| retained.version.digest).collect();
         assert!(row.current.is_none() && digests == [version(1).digest, version(4).digest]);
+    }
+
+    #[test]
+    fn only_versions_that_the_service_went_on_from_keep_their_tags() {
+        let (now, mut row) = (SystemTime::UNIX_EPOCH, Row::new("a".parse().unwrap()));
+        let next = |number, why| {
+            StoredVersion::new(&descriptor("a", number), ContentKey::from_bytes([0; 32]), None, why, None)
+        };
+        for (number, why) in [
+            (1, Why::Followed),
+            (2, Why::Followed),
+            (3, Why::Followed),
+            (2, Why::RolledBack),
+            (4, Why::Followed),
+            (5, Why::Followed),
+            (6, Why::SteppedBack),
+        ] {
+            supersede(&mut row, Some(next(number, why)), now, 10);
+        }
+        let followed = |row: &Row| row.retained.iter().map(|one| one.followed).collect::<Vec<_>>();
+        // The latest superseded first: 5, 4, 2, 3, 1.
+        assert_eq!(followed(&row), [false, true, true, false, true]);
+        supersede(&mut row, None, now, 10);
+        assert!(!followed(&row)[0], "it was deleted");
     }
 
     #[test]

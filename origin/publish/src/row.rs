@@ -59,6 +59,9 @@ pub(super) struct StoredVersion {
 pub(super) struct Retained {
     /// Unix milliseconds.
     pub(super) superseded_at: u64,
+    /// The service went on from it by following its ref: it keeps its tags.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) followed: bool,
     pub(super) version: StoredVersion,
 }
 
@@ -131,6 +134,11 @@ impl StoredVersion {
     /// The same version with another descriptor.
     pub(super) fn with(&self, descriptor: &Descriptor) -> Self {
         Self::new(descriptor, self.key, self.recipe, self.why, self.by.clone())
+    }
+
+    /// The bytes of the descriptor.
+    pub(super) fn into_raw(self) -> Box<RawValue> {
+        self.descriptor
     }
 
     /// Bytes of the descriptor.

@@ -1,4 +1,4 @@
-//! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`.
+//! `/v1/services/{service}`, `/v1/services/{service}/versions` and `/v1/services/{service}/versions/{digest}`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -9,6 +9,7 @@ use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
+use weir_publish::PublishError;
 use weir_runtime::serve::{Body, RequestBody};
 use weir_source::Service;
 
@@ -64,6 +65,23 @@ impl EdgeApi {
         replicas.refresh(repository).await.map_err(|Unreadable| problems::unreadable())
     }
 
+    /// The descriptors of the current version and of all retained ones.
+    pub(super) async fn versions(&self, name: &ServiceName) -> Result<Response<Body>, Problem> {
+        let service = self.service(name, false).await?;
+        Box::pin(self.refresh(&service.repository)).await?;
+        match self.publisher.queries.versions(&service.repository, name).await {
+            Ok(versions) if versions.versions.is_empty() => Err(self.not_published(&service)),
+            Ok(versions) => {
+                let mut response = Response::new(Body::from(versions.to_json()));
+                let headers = response.headers_mut();
+                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+                Ok(response)
+            }
+            Err(error) => Err(unreadable(name, &error)),
+        }
+    }
+
     /// The descriptor of a retained version.
     pub(super) async fn retained_descriptor(
         &self,
@@ -89,10 +107,7 @@ impl EdgeApi {
                 let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-version", "No such version", detail);
                 Err(problem.about("service", name))
             }
-            Err(error) => {
-                tracing::warn!(service = %name, %error, "a retained version cannot be read");
-                Err(problems::unreadable())
-            }
+            Err(error) => Err(unreadable(name, &error)),
         }
     }
 
@@ -127,6 +142,11 @@ impl EdgeApi {
         let repository = self.catalog.repository(&service.repository).map(|worker| worker.state());
         problems::not_published(&service.name, repository.as_ref(), &service.condition(), SystemTime::now())
     }
+}
+
+fn unreadable(service: &ServiceName, error: &PublishError) -> Problem {
+    tracing::warn!(%service, %error, "a retained version cannot be read");
+    problems::unreadable()
 }
 
 fn answer(request: &Request<RequestBody>, descriptor: &Descriptor) -> Response<Body> {

@@ -116,6 +116,10 @@ impl EdgeApi {
                 let answer = self.current_descriptor(request, &service).await;
                 self.counted_descriptor(request, answer)
             }
+            Ok(Route::Versions(service)) => {
+                let answer = self.versions(&service).await;
+                self.counted_descriptor(request, answer)
+            }
             Ok(Route::Version(service, digest)) => {
                 let answer = self.retained_descriptor(request, &service, &digest).await;
                 self.counted_descriptor(request, answer)

@@ -38,6 +38,7 @@ async fn unknown_paths_and_methods_are_refused() {
     let digest = TarballDigest::of(b"no tarball");
     for (path, status, kind) in [
         ("/v1/services/nobody".to_owned(), 404, "no-such-service"),
+        ("/v1/services/nobody/versions".to_owned(), 404, "no-such-service"),
         (format!("/v1/services/nobody/versions/{digest}"), 404, "no-such-service"),
         (format!("/v1/services/{SERVICE}/versions/{digest}"), 404, "no-such-version"),
         (object_path(&ObjectDigest::of(b"no object")), 404, "no-such-object"),

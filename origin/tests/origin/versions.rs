@@ -1,6 +1,7 @@
 //! History, diff, rollback and pins, on a running origin.
 
 use weir_origin::versions::{ChangeRequest, VersionError};
+use weir_protocol::versions::Versions;
 use weir_publish::Why;
 use weir_source::WithoutPin;
 
@@ -60,6 +61,11 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
     assert_eq!(reply, [followed(&on), (Why::RolledBack, digest(&back), true), followed(&new), followed(&old)]);
     assert_eq!(page[1].entry.by.as_deref(), Some("bob"), "who changed it last");
     assert!(page[1].entry.pinned_at.is_some() && page[1].entry.unpinned_at.is_some());
+
+    // What was rolled back from is listed for edges, and has no tags.
+    let listed = Versions::parse(&node.get(&format!("/v1/services/{SERVICE}/versions")).await.body).unwrap();
+    let listed: Vec<_> = listed.iter().map(|(version, followed)| (version.bytes(), *followed)).collect();
+    assert_eq!(listed, [(on.bytes(), true), (back.bytes(), true), (new.bytes(), false)]);
     node.stop().await;
 }
 

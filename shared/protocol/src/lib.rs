@@ -39,3 +39,4 @@ pub mod source_version;
 pub mod tar_writer;
 mod text_type;
 pub mod token;
+pub mod versions;

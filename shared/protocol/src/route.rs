@@ -94,6 +94,8 @@ routes! {
         TarballVersion(service: ServiceName, digest: TarballDigest) = ["services" / service / "tarballs" / digest] "tarball_version",
         /// The manifest of its zstd representation.
         TarballFrames(service: ServiceName, digest: TarballDigest) = ["services" / service / "tarballs" / digest / "frames"] "tarball_frames",
+        /// The descriptors of the current version and of all retained ones.
+        Versions(service: ServiceName) = ["services" / service / "versions"] "versions",
         /// The descriptor of a retained version.
         Version(service: ServiceName, digest: TarballDigest) = ["services" / service / "versions" / digest] "version",
         /// The bytes of a frame, a manifest or a `dcz` body.
@@ -129,6 +131,7 @@ impl Route {
             | Route::Tarball(service)
             | Route::TarballVersion(service, _)
             | Route::TarballFrames(service, _)
+            | Route::Versions(service)
             | Route::Version(service, _) => Some(service),
             Route::Object(..)
             | Route::AccessShard(_)
@@ -159,6 +162,7 @@ mod tests {
             Route::Tarball(service.clone()),
             Route::TarballVersion(service.clone(), digest),
             Route::TarballFrames(service.clone(), digest),
+            Route::Versions(service.clone()),
             Route::Version(service, digest),
             Route::Object("shop".parse().unwrap(), ObjectDigest::of(b"frame")),
             Route::Events,

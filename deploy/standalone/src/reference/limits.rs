@@ -152,6 +152,10 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | memory of the catalog | `cache.service_bytes` | `service_bytes` | eviction |
 | names and generations of evicted services | {edge/src/catalog/entries.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |
 | descriptors of past versions | {edge/src/catalog/past_versions.rs MAX_BYTES} | `past_version_bytes` | eviction |
+| lists of the versions of services | {edge/src/catalog/version_lists.rs MAX_BYTES} | `version_list_bytes` | eviction |
+| the same on disk, for a start while no origin answers | {edge/src/catalog/list_files.rs MAX_FILES} of at most {edge/src/catalog/list_files.rs MAX_FILE_BYTES} | `version_list_files` | further ones are in memory only |
+| queries for such lists | {edge/src/catalog/queries.rs MAX_QUERIES} | `version_list_queries` | the last list, or 503 |
+| time between two queries for the list of a service | {edge/src/catalog/version_lists.rs MIN_LIST_INTERVAL} |  | the last list is used |
 | queries about services | {edge/src/catalog/queries.rs MAX_QUERIES} | `queries` | a stale version, or 503 |
 | queries about versions | {edge/src/catalog/queries.rs MAX_QUERIES} | `version_queries` | 503 |
 | queries about versions of one service | {edge/src/catalog/past_versions.rs MAX_QUERIES_PER_SERVICE} |  | 503 |

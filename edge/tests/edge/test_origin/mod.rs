@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use prometheus::Registry;
+use serde_json::value::RawValue;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use weir_protocol::access_list::AccessList;
@@ -27,6 +28,7 @@ use weir_protocol::observed::{EDGE_PATH, EdgeObserved, MAX_MESSAGE_BYTES, NAME_T
 use weir_protocol::problem::Problem;
 use weir_protocol::request_id::REQUEST_ID;
 use weir_protocol::route::Route;
+use weir_protocol::versions::{ListedVersion, Versions};
 use weir_runtime::identity::Role;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
@@ -55,6 +57,8 @@ pub(crate) struct OriginRequest {
 struct State {
     descriptors: HashMap<String, Bytes>,
     versions: HashMap<String, Bytes>,
+    /// The lists of versions, the newest first.
+    lists: HashMap<String, Vec<(Descriptor, bool)>>,
     objects: HashMap<ObjectDigest, Bytes>,
     /// Of access lists.
     shards: HashMap<ObjectDigest, Bytes>,
@@ -146,7 +150,20 @@ impl TestOrigin {
         state.unowned.remove(service);
         state.versions.insert(format!("{service}/{}", tarball.digest()), descriptor.bytes().clone());
         state.objects.extend(tarball.objects());
+        let list = state.lists.entry(service.to_owned()).or_default();
+        list.retain(|(one, _)| one.publication().digest != tarball.digest());
+        list.insert(0, (descriptor.clone(), true));
         descriptor
+    }
+
+    /// The service stepped back from this tarball.
+    pub(crate) fn step_back_from(&self, service: &str, tarball: &Tarball) {
+        let mut state = self.api.state.lock().unwrap();
+        let versions = state.lists.get_mut(service).unwrap();
+        versions
+            .iter_mut()
+            .filter(|(one, _)| one.publication().digest == tarball.digest())
+            .for_each(|one| one.1 = false);
     }
 
     /// What another member published is in the store.
@@ -381,6 +398,7 @@ impl Handler for Api {
             Route::Service(service) => {
                 descriptor(state.descriptors.get(service.as_str()), header(header::IF_NONE_MATCH).as_deref())
             }
+            Route::Versions(service) => list(state.lists.get(service.as_str())),
             Route::Version(service, digest) => descriptor(state.versions.get(&format!("{service}/{digest}")), None),
             _ => Problem::no_such_path().into_response(),
         }
@@ -397,6 +415,15 @@ fn descriptor(bytes: Option<&Bytes>, held: Option<&str>) -> Response<Body> {
         *response.body_mut() = Body::Full(bytes.clone());
     }
     response
+}
+
+fn list(versions: Option<&Vec<(Descriptor, bool)>>) -> Response<Body> {
+    let Some(versions) = versions else { return Problem::no_such_path().into_response() };
+    let listed = versions.iter().map(|(descriptor, followed)| ListedVersion {
+        descriptor: RawValue::from_string(String::from_utf8(descriptor.bytes().to_vec()).unwrap()).unwrap(),
+        followed: *followed,
+    });
+    Response::new(Body::from(Versions { versions: listed.collect() }.to_json()))
 }
 
 fn overloaded(seconds: u64) -> Response<Body> {

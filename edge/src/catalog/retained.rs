@@ -1,0 +1,77 @@
+//! Finds versions that are not current, in the lists of what origins retain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_protocol::cache_status::CacheStatus;
+use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
+
+use super::error::LookupError;
+use super::lookup::{Lookup, LookupResult};
+use super::version_lists::{LIST_TTL, ListedVersion, Listing, MIN_LIST_INTERVAL, VersionList};
+
+impl Lookup {
+    /// A version in the list in memory that has what never changes, however old the list is. Never waits.
+    pub(crate) fn listed(&self, service: &ServiceName, has: impl Fn(&ListedVersion) -> bool) -> Option<LookupResult> {
+        // Not of a service that is gone.
+        self.catalog.get(service)?.version.as_ref()?;
+        let list = self.lists.get(service)?;
+        self.found_in(service, &list, CacheStatus::Hit { stale_for: 0 }, has)
+    }
+
+    /// A version that the origin of a service retains and that has this. `None`: it retains none. `is_stale`: the list in
+    /// memory turned out to be wrong.
+    ///
+    /// # Errors
+    /// The list is not known, or has no such version and cannot be requested again.
+    pub(crate) async fn find_listed(
+        &self,
+        service: &ServiceName,
+        has: impl Fn(&ListedVersion) -> bool,
+        is_stale: bool,
+        request_id: Option<&RequestId>,
+    ) -> Result<Option<LookupResult>, LookupError> {
+        let mut failure = None;
+        // The second time for a version that is newer than the list.
+        for max_age in [LIST_TTL, MIN_LIST_INTERVAL].into_iter().skip(usize::from(is_stale)) {
+            let listing = self.versions(service, max_age, request_id).await?;
+            let found = listing.list.and_then(|list| self.found_in(service, &list, listing.status, &has));
+            if found.is_some() {
+                return Ok(found);
+            }
+            failure = listing.failure;
+        }
+        match failure {
+            // An origin of the release before has no lists.
+            None | Some(LookupError::Absent) => Ok(None),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    /// The list of the versions of a service, not older than `max_age` unless it cannot be requested.
+    ///
+    /// # Errors
+    /// The service does not exist, or it is not known whether it does.
+    pub(crate) async fn versions(
+        &self,
+        service: &ServiceName,
+        max_age: Duration,
+        request_id: Option<&RequestId>,
+    ) -> Result<Listing, LookupError> {
+        let entry = self.known_entry(service, request_id).await?;
+        Ok(self.lists.find(service, &entry, max_age, request_id).await)
+    }
+
+    fn found_in(
+        &self,
+        service: &ServiceName,
+        list: &Arc<VersionList>,
+        status: CacheStatus,
+        has: impl Fn(&ListedVersion) -> bool,
+    ) -> Option<LookupResult> {
+        let version = list.versions.iter().find(|listed| has(listed))?.version.clone();
+        let (age, policy) = (self.clock.now().since(list.since), self.policies.of(service).clone());
+        Some(LookupResult { version, origin: list.origin, age, policy, status })
+    }
+}
