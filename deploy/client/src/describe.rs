@@ -58,6 +58,7 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
             let answer = client.get(&format!("{}/history", kind.path(name)?), &query).await?;
             let publications = answer["publications"].as_array().cloned().unwrap_or_default();
             print(format_args!("\n{}", history::table(&publications, clock, false).render("nothing is published")))?;
+            history::print_acts(&publications, clock)?;
             let query: Query = vec![("service", name.clone()), ("by", "revision".to_owned())];
             let (groups, answer) = client.list("/v1/fleet/summary", &query, "groups").await?;
             print(format_args!("\n{}", fleet::groups(&["REVISION"], &groups, clock).render("no agent follows it")))?;

@@ -50,14 +50,35 @@ pub(crate) async fn list(arguments: &HistoryArguments) -> anyhow::Result<()> {
     let name = |one: &Value| text(&one["digest"]);
     let (clock, is_wide) = (output.clock(), output.is_wide());
     let none = format!("{service} has published nothing yet");
-    output.list("publications", &publications, name, |all| table(all, clock, is_wide), &none)
+    output.list("publications", &publications, name, |all| table(all, clock, is_wide), &none)?;
+    if matches!(output.output, Format::Table | Format::Wide) {
+        print_acts(&publications, clock)?;
+    }
+    Ok(())
+}
+
+/// Prints who pinned and unpinned which publication, and why, the newest first.
+pub(crate) fn print_acts(publications: &[Value], clock: Clock) -> anyhow::Result<()> {
+    let acts = acts(publications, clock).fitting_the_terminal().render("");
+    if acts.is_empty() { Ok(()) } else { Ok(print(format_args!("\n{acts}"))?) }
+}
+
+fn acts(publications: &[Value], clock: Clock) -> Table {
+    let mut table = Table::new(&["WHEN", "WHO", "WHAT", "REVISION", "REASON"]);
+    for publication in publications {
+        for act in publication["acts"].as_array().into_iter().flatten() {
+            let [who, what, reason] = ["by", "event", "reason"].map(|key| text(&act[key]));
+            table.row([clock.time(&act["at"]), who, what, revision(publication), reason]);
+        }
+    }
+    table
 }
 
 /// A row for each publication.
 pub(crate) fn table(publications: &[Value], clock: Clock, is_wide: bool) -> Table {
     let mut head = vec!["PUBLISHED", "REVISION", "DIGEST", "WHY", "BY", "STATE"];
     if is_wide {
-        head.extend(["REASON", "GENERATION", "COMMIT", "CHANGED-PARTS"]);
+        head.extend(["GENERATION", "COMMIT", "CHANGED-PARTS"]);
     }
     let mut table = Table::new(&head);
     for one in publications {
@@ -76,12 +97,7 @@ pub(crate) fn table(publications: &[Value], clock: Clock, is_wide: bool) -> Tabl
             state.to_owned(),
         ];
         if is_wide {
-            cells.extend([
-                text(&one["reason"]),
-                text(&one["generation"]),
-                text(&one["commit"]),
-                text(&one["changed_parts"]),
-            ]);
+            cells.extend([text(&one["generation"]), text(&one["commit"]), text(&one["changed_parts"])]);
         }
         table.row(cells);
     }
@@ -130,4 +146,30 @@ fn what(old: &Value, new: &Value) -> String {
     let keys = ["kind", "mode", "target"].into_iter().filter(differs);
     let said: Vec<_> = keys.map(|key| format!("{key} {} to {}", text(&old[key]), text(&new[key]))).collect();
     if said.is_empty() { String::new() } else { format!("  ({})", said.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_act_has_a_line_with_its_reason() {
+        let at = |minute: u64| format!("2026-01-02T03:{minute:02}:00Z");
+        let publications = [
+            json!({"commit": "a".repeat(40), "published_at": at(9)}),
+            json!({"commit": "b".repeat(40), "acts": [
+                {"event": "unpinned", "at": at(8), "by": "bob", "reason": "mended"},
+                {"event": "pinned", "at": at(7), "by": "ana", "reason": "INC-42\u{1b}"},
+            ]}),
+            json!({"commit": "c".repeat(40), "acts": [{"event": "pinned", "at": at(1), "by": "token"}]}),
+        ];
+        let expected = "\
+WHEN                  WHO    WHAT      REVISION      REASON
+2026-01-02T03:08:00Z  bob    unpinned  bbbbbbbbbbbb  mended
+2026-01-02T03:07:00Z  ana    pinned    bbbbbbbbbbbb  INC-42
+2026-01-02T03:01:00Z  token  pinned    cccccccccccc  -";
+        assert_eq!(acts(&publications, Clock::new(true)).render(""), expected);
+        assert_eq!(acts(&publications[..1], Clock::new(true)).render(""), "");
+    }
 }

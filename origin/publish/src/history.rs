@@ -17,6 +17,7 @@ use weir_protocol::source_version::SourceVersion;
 
 use super::history_line::{LineEvent, Revision, ServiceLine};
 use super::history_line::{Time, Why};
+use super::request::Author;
 
 /// A segment of this size or more is closed.
 pub(super) const MAX_SEGMENT_BYTES: u64 = 64 << 10;
@@ -26,6 +27,21 @@ pub(super) const MAX_SEGMENTS: usize = 512;
 
 /// The most entries in one answer.
 pub(super) const LARGEST_PAGE: usize = 200;
+
+/// The most pins and unpins that are listed with a publication.
+const MOST_ACTS: usize = 20;
+
+/// A pin or an unpin of a publication.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Act {
+    /// `pinned` or `unpinned`.
+    pub event: &'static str,
+    /// When.
+    pub at: Time,
+    /// Who did it, and why.
+    #[serde(flatten)]
+    pub author: Author,
+}
 
 /// One publication.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -51,9 +67,12 @@ pub struct Entry {
     /// The operator who rolled back to it, or who last pinned or unpinned it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why, in the operator's words.
+    /// Why, in the words of that operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Its pins and unpins, the newest first. A rollback is one of the pins.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub acts: Vec<Act>,
     /// When it was last pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_at: Option<Time>,
@@ -98,6 +117,7 @@ impl Entry {
             why,
             by,
             reason: None,
+            acts: Vec::new(),
             pinned_at: None,
             unpinned_at: None,
         }
@@ -177,25 +197,28 @@ impl Collected {
             why,
             by,
             reason: None,
+            acts: Vec::new(),
             pinned_at: None,
             unpinned_at: None,
         };
-        // The newest pin and the newest unpin count.
-        for (number, event) in pins.into_iter().enumerate() {
-            let author = match event {
+        for event in pins {
+            let (event, at, author) = match event {
                 LineEvent::Pinned { at, author } => {
                     entry.pinned_at.get_or_insert(at);
-                    author
+                    ("pinned", at, author)
                 }
                 LineEvent::Unpinned { at, author } => {
                     entry.unpinned_at.get_or_insert(at);
-                    author
+                    ("unpinned", at, author)
                 }
                 LineEvent::Published { .. } => continue,
             };
-            if number == 0 {
-                (entry.by, entry.reason) = (author.by, author.reason);
+            if entry.acts.len() < MOST_ACTS {
+                entry.acts.push(Act { event, at, author });
             }
+        }
+        if let Some(Act { author, .. }) = entry.acts.first() {
+            (entry.by, entry.reason) = (author.by.clone(), author.reason.clone());
         }
         self.entries.push(entry);
     }
@@ -228,7 +251,6 @@ mod tests {
 
     use super::super::draft::tests::descriptor;
     use super::super::history_line::{Line, appended};
-    use super::super::request::Author;
     use super::*;
 
     fn at(number: u64) -> SystemTime {
@@ -275,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_is_shown_with_its_publication_and_the_last_operator_is_named() {
+    fn each_pin_and_unpin_of_a_publication_is_shown_with_its_operator_and_reason() {
         let (first, second) = (descriptor("a", 1), descriptor("a", 2));
         let by = |name: &str| Some(name.to_owned());
         let author = |name: &str| Author { by: by(name), reason: Some(format!("{name} said so")) };
@@ -291,6 +313,18 @@ mod tests {
         assert_eq!((second.entry.why, second.entry.by.as_deref()), (Why::RolledBack, Some("dan")));
         assert_eq!((first.entry.pinned_at, first.entry.unpinned_at), (Some(at(12).into()), Some(at(11).into())));
         assert_eq!((first.entry.by.as_deref(), first.entry.reason.as_deref()), (Some("cid"), Some("cid said so")));
+        let act = |event, second, name| Act { event, at: at(second).into(), author: author(name) };
+        assert_eq!(first.entry.acts, [act("pinned", 12, "cid"), act("unpinned", 11, "bob"), act("pinned", 10, "ann")]);
+        assert!(second.entry.acts.is_empty());
+    }
+
+    #[test]
+    fn a_publication_lists_the_newest_acts_alone() {
+        let first = descriptor("a", 1);
+        let mut lines = vec![published("a", 1)];
+        lines.extend((0..30).map(|second| Line::pinned(&first, at(second), Author::default())));
+        let acts = &page(query(9), &[appended(b"", &lines)]).publications[0].entry.acts;
+        assert_eq!((acts.len(), acts[0].at), (MOST_ACTS, at(29).into()));
     }
 
     #[test]

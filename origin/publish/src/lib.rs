@@ -62,7 +62,7 @@ pub use config::RetentionConfig;
 pub use deltas::{DeltaPlan, Deltas};
 pub use error::{PublishError, TakeError, VersionChangeError};
 pub use gc::Collector;
-pub use history::{Entry, HistoryPage, Listed};
+pub use history::{Act, Entry, HistoryPage, Listed};
 pub use history_line::{Time, Why};
 pub use known::{Retired, Started, SuspendedUntil, Suspension};
 pub use metrics::PublishMetrics;

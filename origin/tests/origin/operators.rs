@@ -152,7 +152,11 @@ async fn versions_are_listed_compared_rolled_back_and_unpinned() {
     assert_eq!(pin(Method::DELETE, json!({ "reason": "mended" })).await.status, 200);
     node.published(|now| now.publication().digest == to).await;
     let history = operator.get("/v1/services/shop-prod/history").await.body;
-    assert!(history["publications"].as_array().unwrap().iter().any(|one| one["reason"] == "mended"), "{history}");
+    let acts = &history["publications"][1]["acts"];
+    for (index, (event, given)) in [("unpinned", "mended"), ("pinned", reason)].into_iter().enumerate() {
+        let act = &acts[index];
+        assert_eq!((&act["event"], &act["by"], &act["reason"]), (&json!(event), &json!("operator-1"), &json!(given)));
+    }
     assert_eq!(operator.send(Method::PUT, "/v1/services/shop-prod/pin", &[], None).await.status, 200);
     upstream.push("deploy/app.yaml", b"replicas: 10\n");
     node.poll().await;

@@ -211,13 +211,17 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     assert!(described.contains("canary") && described.contains(&second[..12]), "{described}");
 
     trial.succeeds("rollback shop previous --reason INC-42")?;
-    assert!(trial.succeeds("history shop -o wide")?.contains("INC-42"));
+    assert!(trial.succeeds("history shop")?.contains("INC-42"));
     trial.until("fleet -s shop", &first[..12])?;
     assert_eq!(trial.has().as_deref(), Some("1"));
     assert!(trial.succeeds("get services")?.contains("pinned"));
     assert!(trial.fails(&format!("wait shop {second} --timeout 1s"), 2)?.contains("cluster-1"));
-    trial.succeeds("unpin shop")?;
+    trial.succeeds("unpin shop --reason mended")?;
     trial.succeeds(&format!("wait shop {second} --timeout 120s"))?;
+    for command in ["history shop", "describe service shop"] {
+        let said = trial.succeeds(command)?;
+        assert!(said.contains("INC-42") && said.contains("mended"), "{command}: {said}");
+    }
     trial.succeeds("refresh shop")?;
 
     a_hook_fails(&trial, &second)?;
