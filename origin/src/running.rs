@@ -27,6 +27,7 @@ use crate::config::{Config, RELOADABLE};
 use crate::fleet::FleetStore;
 use crate::member_client::MemberClient;
 use crate::metrics::Metrics;
+use crate::operator_api::Access;
 use crate::reconcile::{Handle, RepositoryState};
 use crate::versions::Versions;
 
@@ -42,6 +43,7 @@ pub struct Running {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) editor: Editor,
     pub(crate) fleet: FleetStore,
+    pub(crate) operators: Access,
     /// The generations before the start.
     pub(crate) before: HashMap<ServiceName, Generation>,
     /// The configuration at the start.
@@ -114,7 +116,7 @@ impl Running {
         self.catalog.repository(name).inspect(Handle::trigger_poll).is_some()
     }
 
-    /// Applies the repositories and services of a changed configuration file, and reloads certificates and keys.
+    /// Applies what a changed configuration file defines, operators included, and reloads certificates and keys.
     /// Other changes need a restart, and are logged.
     ///
     /// # Errors
@@ -150,6 +152,7 @@ impl Running {
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
+        self.operators.replace(&now.operators);
         if let Some((cluster, _)) = &self.cluster {
             cluster.send(Event::Described(digests(repositories, services, &self.signer))).await;
             let names = repositories.iter().map(|repository| repository.name.clone());

@@ -149,6 +149,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         &config,
         (&registry, &metrics.bounds),
     )?;
+    let of_operators = operators.access();
     let (api, operators, cluster) = match joining.zip(of_members) {
         None => (api, operators, None),
         Some((joining, (client, names))) => {
@@ -190,6 +191,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         catalog,
         editor,
         fleet,
+        operators: of_operators,
         before,
         config,
         access,

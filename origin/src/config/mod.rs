@@ -44,6 +44,7 @@ pub const RELOADABLE: &[&str] = &[
     "service",
     "agent",
     "assignment",
+    "operator",
     "tls",
     "operator_api.certificate",
     "operator_api.key",

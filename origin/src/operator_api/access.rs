@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use ring::digest::{SHA256, digest};
 use serde_json::json;
+use tokio::sync::watch;
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_runtime::identity::Role;
@@ -53,11 +54,11 @@ pub(super) fn whoami(head: &Parts, caller: &Caller) -> Result<Response<Body>, Pr
     Ok(uncached(&json!({ "name": caller.name, "role": role, "services": services.as_deref(), "by": by })))
 }
 
-/// Checks credentials. Clones are cheap.
+/// Checks credentials. Clones are cheap, and share the operators.
 #[derive(Debug, Clone)]
-pub(super) struct Access {
+pub(crate) struct Access {
     token: Option<Arc<OperatorToken>>,
-    operators: Arc<Operators>,
+    operators: Arc<watch::Sender<Arc<Operators>>>,
 }
 
 /// The operators of the configuration, by what proves them.
@@ -73,6 +74,18 @@ struct Known {
     may: Permissions,
 }
 
+impl Operators {
+    fn of(configs: &[OperatorConfig]) -> Self {
+        let mut operators = Self::default();
+        for config in configs {
+            let known = || Known { name: config.name.clone(), may: Permissions::of(config) };
+            operators.by_token.extend(config.token_digest().map(|digest| (digest, known())));
+            operators.by_certificate.extend(config.certificate.clone().map(|name| (name, known())));
+        }
+        operators
+    }
+}
+
 impl Known {
     fn caller(&self, proof: Proof) -> Caller {
         Caller { name: self.name.to_string(), may: self.may.clone(), proof }
@@ -81,17 +94,19 @@ impl Known {
 
 impl Access {
     pub(super) fn new(token: Option<OperatorToken>, configs: &[OperatorConfig]) -> Self {
-        let mut operators = Operators::default();
-        for config in configs {
-            let known = || Known { name: config.name.clone(), may: Permissions::of(config) };
-            operators.by_token.extend(config.token_digest().map(|digest| (digest, known())));
-            operators.by_certificate.extend(config.certificate.clone().map(|name| (name, known())));
-        }
-        Self { token: token.map(Arc::new), operators: operators.into() }
+        let operators = Arc::new(watch::Sender::new(Arc::new(Operators::of(configs))));
+        Self { token: token.map(Arc::new), operators }
+    }
+
+    /// Replaces the operators, for the next request of each.
+    pub(crate) fn replace(&self, configs: &[OperatorConfig]) {
+        self.operators.send_replace(Operators::of(configs).into());
     }
 
     /// Authenticates a request, and returns the operator.
     pub(super) async fn check(&self, headers: &HeaderMap, peer: &Peer, now: SystemTime) -> Result<Caller, Problem> {
+        let operators = self.operators.borrow().clone();
+        let Operators { by_token, by_certificate } = &*operators;
         if let Some(identity) = peer.identity.as_ref().filter(|identity| identity.role == Role::Operator) {
             // Connections outlive certificates.
             if peer.has_expired(now) {
@@ -99,7 +114,6 @@ impl Access {
                 let title = "The client certificate has expired";
                 return Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail));
             }
-            let Operators { by_token, by_certificate } = &*self.operators;
             if by_token.is_empty() && by_certificate.is_empty() {
                 let may = Permissions::of_role(OperatorRole::Admin);
                 return Ok(Caller { name: identity.name.to_string(), may, proof: Proof::Certificate });
@@ -110,13 +124,13 @@ impl Access {
         // What can be learned by the time that this takes is about digests, of which no token follows.
         let presented = presented(headers).filter(|token| token.len() >= SHORTEST_TOKEN);
         let presented = presented.map(|token| digest(&SHA256, token));
-        let known = presented.and_then(|digest| self.operators.by_token.get(digest.as_ref()));
+        let known = presented.and_then(|digest| by_token.get(digest.as_ref()));
         if let Some(known) = known {
             return Ok(known.caller(Proof::Token));
         }
         match &self.token {
             Some(token) => token.admits(headers).await.map_err(not_admitted)?,
-            None if self.operators.by_token.is_empty() => return Err(no_token_configured()),
+            None if by_token.is_empty() => return Err(no_token_configured()),
             None => return Err(not_admitted(NotAdmitted::Unauthorized)),
         }
         let may = Permissions::of_role(OperatorRole::Admin);

@@ -54,7 +54,8 @@ use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 use weir_source::ServiceConfig;
 use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
-use self::access::{Access, Caller, Proof, whoami};
+pub(crate) use self::access::Access;
+use self::access::{Caller, Proof, whoami};
 use self::conditions::precondition;
 use self::document::{no_content, repository, service, status_of, uncached};
 use self::dry_run::{DryRuns, Part};
@@ -141,6 +142,11 @@ impl OperatorApi {
             members,
             metrics,
         })
+    }
+
+    /// Who may do what.
+    pub(crate) fn access(&self) -> Access {
+        self.access.clone()
     }
 
     /// Passes requests about what other members own on to them.

@@ -158,6 +158,46 @@ async fn the_origin_that_takes_a_request_decides_and_its_owner_does_it() {
 }
 
 #[tokio::test]
+async fn a_reload_applies_operators_at_once_or_not_at_all() {
+    let home = Home::new();
+    let mut config = empty_config(&home);
+    config.operators =
+        vec![operator("ana", OperatorRole::View, None, None), operator("bob", OperatorRole::Admin, None, None)];
+    let node = home.start(config).await;
+    let [ana, bob, changed] = ["ana", "bob", "ana-1"].map(|name| with_token(&home, &node, name));
+    let certified = Operator::without_token(&home, &node, Some("operator"));
+    let statuses = async || {
+        let mut statuses = Vec::new();
+        for operator in [&ana, &bob, &changed, &certified] {
+            statuses.push(operator.get("/v1/whoami").await.status.as_u16());
+        }
+        statuses
+    };
+    assert_eq!(statuses().await, [200, 200, 401, 403]);
+
+    let row = |name: &str, token: &str| {
+        let digest = sha256(&format!("the-token-of-{token}")).unwrap();
+        format!("[[operator]]\nname = \"{name}\"\ntoken_sha256 = \"{digest}\"\nrole = \"deliver\"\n")
+    };
+    node.running.reload_file(&home.write_config(&row("ana", "ana-1"))).await.unwrap();
+    assert_eq!(statuses().await, [401, 401, 200, 403]);
+    assert_eq!(changed.get("/v1/whoami").await.body["role"], "deliver");
+
+    let twice = row("ana", "ana-1") + &row("ana", "bob");
+    let refused = node.running.reload_file(&home.write_config(&twice)).await.unwrap_err();
+    assert!(format!("{refused:#}").contains("two operators have the name `ana`"), "{refused:#}");
+    assert_eq!(statuses().await, [401, 401, 200, 403]);
+    assert_eq!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await, 1.0);
+    let ready = node.admin("/readyz").await.1;
+    assert!(ready.contains("degraded: ") && ready.contains("two operators"), "{ready}");
+
+    // Without a list, every certificate of an operator is an admin's again.
+    node.running.reload_file(&home.write_config("")).await.unwrap();
+    assert_eq!(statuses().await, [401, 401, 401, 200]);
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_token_that_can_be_guessed_is_nobody_s() {
     let home = Home::new();
     let mut config = empty_config(&home);
