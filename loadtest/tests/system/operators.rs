@@ -118,3 +118,31 @@ async fn an_operator_defines_changes_and_deletes_services_that_agents_follow() -
     assert!(![git_server::PASSWORD, TOKEN].iter().any(|secret| site.logs().contains(secret)), "{}", site.logs());
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_what_a_batch_was_and_has_changed() -> anyhow::Result<()> {
+    let (mut site, base) = site().await?;
+    site.origin.start().await?;
+    let (ca, name) = (site.path("ca.pem"), "cluster-1");
+    for ring in ["canary", "stable"] {
+        let batch = json!({ "agents": [{ "name": name, "labels": { "ring": ring } }, { "name": "cluster-2" }] });
+        assert_eq!(curl(&ca, "POST", format!("{base}/v1/batch"), Some(batch)).await?.0, 200);
+    }
+    let lines = |message: &str| -> Vec<Value> {
+        let log = site.origin.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|line| line["message"] == message).collect()
+    };
+    until("both are logged", async || lines("operator request").len() == 2).await?;
+    let documents: Vec<_> = lines("operator request").iter().map(|line| line["documents"].clone()).collect();
+    assert_eq!(documents, [2, 2]);
+    let each = lines("operator request: a document of a batch");
+    let of_one: Vec<_> = each.iter().filter(|line| line["name"] == name).collect();
+    let [created, changed] = of_one[..] else { anyhow::bail!("{each:?}") };
+    for (line, outcome) in [(created, "created"), (changed, "changed")] {
+        assert_eq!([&line["outcome"], &line["by"], &line["role"]], [outcome, "token", "admin"], "{line}");
+    }
+    assert!(created["before"].is_null() && changed["before"].is_string(), "{changed}");
+    assert!(changed["before"] == created["after"] && changed["after"] != changed["before"], "{changed}");
+    Ok(())
+}

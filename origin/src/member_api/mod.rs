@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use weir_ownership::Event;
 use weir_protocol::name::{ClusterId, NodeName};
 use weir_protocol::problem::Problem;
@@ -18,6 +18,9 @@ use crate::operator_api::OperatorApi;
 
 /// `Retry-After` while the store cannot be read.
 const SOON: Duration = Duration::from_secs(2);
+
+/// Characters of a role that is not known, in its answer.
+const MAX_SHOWN_ROLE: usize = 64;
 
 /// Answers other members. Clones are cheap.
 #[derive(Clone)]
@@ -89,7 +92,6 @@ impl MemberApi {
         };
         *request.uri_mut() = Uri::from(path);
         let (shown, role) = (request.headers_mut().remove(SECRET), request.headers_mut().remove(CALLER_ROLE));
-        let role = role.and_then(|role| OperatorRole::ALL.into_iter().find(|each| role == each.as_str()));
         let caller = match request.headers_mut().remove(CALLER).map(|name| name.to_str().map(str::parse)) {
             None => None,
             Some(Ok(Ok(_))) if !shown.is_some_and(|shown| self.cluster.secrets().admit(&shown)) => {
@@ -98,8 +100,24 @@ impl MemberApi {
             Some(Ok(Ok(caller))) => Some(caller),
             Some(_) => return Problem::malformed("`Weir-Caller` is not the name of an operator.").into_response(),
         };
+        // A member of the release before states none.
+        let known = |role: &HeaderValue| OperatorRole::ALL.into_iter().find(|each| *role == each.as_str());
+        let role = match role.map(|role| known(&role).ok_or(role)).transpose() {
+            Ok(role) => role,
+            Err(unknown) => return unknown_role(&unknown, &by),
+        };
         self.operators.forwarded(request, caller.zip(Some(role)), by).await
     }
+}
+
+fn unknown_role(role: &HeaderValue, by: &NodeName) -> Response<Body> {
+    let role: String = String::from_utf8_lossy(role.as_bytes()).chars().take(MAX_SHOWN_ROLE).collect();
+    let detail = format!(
+        "Origin `{by}` passes on a request of an operator with the role `{role}`, which this origin does not know: run one release \
+         on all origins of the cluster."
+    );
+    tracing::warn!(origin = %by, role, "a forwarded request of an operator has a role that is not known");
+    Problem::new(StatusCode::FORBIDDEN, "unknown-role", "The role of the operator is not known", detail).into_response()
 }
 
 fn no_content() -> Response<Body> {

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_protocol::name::NodeName;
+use weir_protocol::plain_text::make_plain;
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
@@ -22,6 +23,8 @@ pub(super) struct Facts {
     pub(super) before: Option<String>,
     /// The same after it.
     pub(super) after: Option<String>,
+    /// How many documents a batch has stored. Each has a line of its own.
+    pub(super) documents: Option<usize>,
 }
 
 impl Facts {
@@ -33,7 +36,11 @@ impl Facts {
         }
         if matches!(route, Route::Rollback(_) | Route::Pin(_)) {
             let stated = serde_json::from_slice::<Stated>(body).ok();
-            self.given_reason = stated.map(|stated| stated.reason.chars().take(LONGEST_REASON).collect());
+            self.given_reason = stated.map(|stated| {
+                let mut reason: String = stated.reason.chars().take(LONGEST_REASON).collect();
+                make_plain(&mut reason, LONGEST_REASON);
+                reason
+            });
         }
     }
 }
@@ -46,18 +53,19 @@ pub(super) fn log(
     (facts, answer): (&Facts, &Result<Response<Body>, Problem>),
 ) {
     let (status, reason) = end(answer);
-    let Facts { given_reason, before, after } = facts;
+    let Facts { given_reason, before, after, documents } = facts;
     let role = by.may.role.as_str();
     let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by().map(NodeName::as_str));
     tracing::info!(
-        by, role, forwarded_by, %method, path = %route, status = status.as_u16(), reason, given_reason, before, after,
+        by, role, forwarded_by, %method, path = %route, status = status.as_u16(), reason, given_reason, before, after, documents,
         "operator request"
     );
 }
 
-/// Logs one line for a document that a batch has stored.
-pub(super) fn log_part(by: &str, kind: &str, name: &str, outcome: &str) {
-    tracing::info!(by, kind, name, outcome, "operator request: a document of a batch");
+/// Logs one line for a document that a batch has stored: what it was before, and its outcome and version after.
+pub(super) fn log_part(by: &Caller, (kind, name): (&str, &str), before: Option<&str>, (outcome, after): (&str, &str)) {
+    let (by, role) = (by.name.as_str(), by.may.role.as_str());
+    tracing::info!(by, role, kind, name, outcome, before, after, "operator request: a document of a batch");
 }
 
 impl OperatorApi {

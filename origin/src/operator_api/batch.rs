@@ -18,6 +18,7 @@ use weir_protocol::query;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
+use super::access::Caller;
 use super::validation::{self, Object, ParsedDocument, explained};
 use super::{OperatorApi, audit, problems};
 use crate::catalog::{Outcome, Precondition, version};
@@ -52,6 +53,12 @@ struct Stored {
     answer: serde_json::Map<String, Value>,
     /// Whether each was stored.
     each: Vec<Value>,
+}
+
+impl Stored {
+    fn number(&self) -> usize {
+        self.each.iter().filter(|each| each["stored"] == true).count()
+    }
 }
 
 impl Batch {
@@ -109,7 +116,12 @@ fn invalid(errors: &[Value], number: usize) -> Problem {
 
 impl OperatorApi {
     /// Creates or replaces the documents of a batch. With `?dry_run=true` they are only checked.
-    pub(super) async fn batch(&self, head: &Parts, body: Bytes, by: &str) -> Result<Response<Body>, Problem> {
+    pub(super) async fn batch(
+        &self,
+        head: &Parts,
+        body: Bytes,
+        (by, facts): (&Caller, &mut audit::Facts),
+    ) -> Result<Response<Body>, Problem> {
         let mut is_dry_run = false;
         for (key, value) in query::pairs(head.uri.query().unwrap_or_default())? {
             match key {
@@ -131,6 +143,7 @@ impl OperatorApi {
             let mut failed = self.store(&documents.agents, None, by, &mut stored).await;
             failed = self.store(&documents.assignments, failed, by, &mut stored).await;
             failed = self.store(&documents.issuers, failed, by, &mut stored).await;
+            facts.documents = Some(stored.number());
             if let Some(error) = failed {
                 return Err(incomplete(error, stored));
             }
@@ -163,19 +176,23 @@ impl OperatorApi {
         &self,
         documents: &[(T, Precondition)],
         failed: Option<FleetError>,
-        by: &str,
+        by: &Caller,
         stored: &mut Stored,
     ) -> Option<FleetError> {
+        let versions =
+            |(entry, _): &(T, Precondition)| self.fleet.get::<T>(entry.name()).map(|(before, _)| version(&before));
+        let before: Vec<_> = documents.iter().map(versions).collect();
         let (outcomes, error) = match failed {
             Some(error) => (Default::default(), Some(error)),
             None => self.fleet.put_all(documents).await,
         };
         let mut shown = Vec::new();
-        for (entry, _) in documents {
+        for ((entry, _), before) in documents.iter().zip(before) {
             let (name, outcome) = (entry.name().to_string(), outcomes.get(entry.name()).copied());
             stored.each.push(json!({ "kind": T::ONE, "name": name, "stored": outcome.is_some() }));
             if let Some(outcome) = outcome {
-                audit::log_part(by, T::KIND, &name, outcome.into_str());
+                let after = version(entry);
+                audit::log_part(by, (T::KIND, &name), before.as_deref(), (outcome.into_str(), &after));
                 shown.push(row(entry, outcome));
             }
         }
@@ -191,11 +208,11 @@ fn row<T: FleetEntry>(entry: &T, outcome: Outcome) -> Value {
 /// A part of a batch was stored.
 fn incomplete(error: FleetError, stored: Stored) -> Problem {
     let problem = Problem::from(error);
-    let done = stored.each.iter().filter(|each| each["stored"] == true).count();
     let detail = format!(
-        "{} {done} of {} documents are stored; `errors` says which. Send the batch again: it completes what is missing, and \
+        "{} {} of {} documents are stored; `errors` says which. Send the batch again: it completes what is missing, and \
          changes nothing of the rest.",
         problem.detail(),
+        stored.number(),
         stored.each.len()
     );
     let title = "A part of the batch was stored";

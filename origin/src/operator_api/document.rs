@@ -12,6 +12,7 @@ use weir_runtime::serve::Body;
 use weir_source::ServiceConfig;
 use weir_upstream::{DefinedBy, RepositoryConfig};
 
+use super::permissions::Permissions;
 use super::problems;
 use crate::catalog::{Defined, Outcome, Snapshot, version};
 use crate::status;
@@ -54,6 +55,12 @@ impl Document {
         shown["defined_by"] = by.as_str().into();
         shown["version"] = version.as_str().into();
         Self { shown, etag: format!("\"{version}\"") }
+    }
+
+    /// Of a repository: without the services that the operator does not see.
+    pub(super) fn limited_to(mut self, may: &Permissions) -> Self {
+        may.limit_repository(&mut self.shown);
+        self
     }
 
     /// With what a change of it matches nothing.

@@ -13,6 +13,7 @@ mod fleet;
 mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod hidden;
 mod lists;
 mod members;
 mod metrics;
@@ -23,6 +24,7 @@ mod page;
 mod permissions;
 mod problems;
 mod route;
+mod services;
 mod validation;
 mod versions;
 mod webhook;
@@ -38,31 +40,29 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use prometheus::Registry;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use weir_model::{Bounds, ValidationError};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
-use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
+use weir_protocol::name::{NodeName, RepositoryName};
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::cross_site;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
-use weir_source::ServiceConfig;
 use weir_upstream::{RepositoryConfig, UpstreamsConfig};
 
 pub(crate) use self::access::Access;
 use self::access::{Caller, Proof, whoami};
 use self::conditions::precondition;
 use self::document::{no_content, repository, service, status_of, uncached};
-use self::dry_run::{DryRuns, Part};
+use self::dry_run::DryRuns;
 pub(crate) use self::forward::Members;
 use self::forward::{Answerer, DELIVERY_UNKNOWN};
 pub(crate) use self::metrics::OperatorMetrics;
-use self::moves::{EditedBy, ServicePut};
 use self::page::no_keys;
 use self::permissions::Permissions;
 use self::route::{Action, Route};
@@ -72,7 +72,7 @@ use self::versions::VersionRequest;
 pub(crate) use self::webhook::WebhookApi;
 use self::webhook::Webhooks;
 use crate::access::SentList;
-use crate::catalog::{AppliedEdit, Catalog, Edit, Editor, Outcome};
+use crate::catalog::{AppliedEdit, Catalog, Edit, Editor};
 use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument, OperatorRole};
 use crate::fleet::FleetStore;
 use crate::observed::{Forgotten, Observed};
@@ -272,6 +272,9 @@ impl OperatorApi {
         };
         let at = || self.catalog.snapshot();
         let repository = match members.forward(at, (route, action), (&head, &body), caller).await? {
+            Answerer::Other(answer) if matches!(route, Route::Repository(_)) => {
+                return caller.may.limit_answer(answer).await;
+            }
             Answerer::Other(answer) => return Ok(answer),
             Answerer::Me(repository) => repository.filter(|_| action.changes()),
         };
@@ -287,10 +290,10 @@ impl OperatorApi {
         (caller, facts): (&Caller, &mut audit::Facts),
     ) -> Result<Response<Body>, Problem> {
         if !action.changes() {
-            return self.admitted((route, action), head, body, caller).await;
+            return self.admitted((route, action), head, body, (caller, facts)).await;
         }
         facts.before = self.version_of(route);
-        let answer = self.admitted((route, action), head, body, caller).await;
+        let answer = self.admitted((route, action), head, body, (caller, &mut *facts)).await;
         facts.after = self.version_of(route);
         answer
     }
@@ -301,7 +304,7 @@ impl OperatorApi {
         (route, action): (&Route, Action),
         head: Parts,
         body: Bytes,
-        caller: &Caller,
+        (caller, facts): (&Caller, &mut audit::Facts),
     ) -> Result<Response<Body>, Problem> {
         let by = &caller.name;
         match (route, action) {
@@ -311,7 +314,7 @@ impl OperatorApi {
                 let edit = Edit::DeleteRepository { name: name.clone(), cascade: cascade(&head)? };
                 self.delete(edit, &head).await
             }
-            (Route::Repository(name), _) => repository(&self.catalog.snapshot(), name, StatusCode::OK, &head),
+            (Route::Repository(name), _) => self.read_repository(name, &head, &caller.may),
             (Route::Refresh(name), _) => self.refresh(name),
             (Route::Confirm(name), _) => self.confirm(name, &head).await,
             (Route::Webhook(..), _) => Err(RouteError::Unknown.into()),
@@ -341,7 +344,7 @@ impl OperatorApi {
             (Route::Assignment(name), _) => self.entry::<AssignmentConfig>(name, action, &head, body).await,
             (Route::Issuers, _) => self.entries::<Issuer>(&head).await,
             (Route::Issuer(name), _) => self.entry::<IssuerDocument>(name, action, &head, body).await,
-            (Route::Batch, _) => self.batch(&head, body, by).await,
+            (Route::Batch, _) => self.batch(&head, body, (caller, facts)).await,
             (Route::FleetRows, _) => self.fleet_rows(&head, &caller.may).await,
             (Route::FleetAgents, _) => self.fleet_agents(&head).await,
             (Route::FleetSummary, _) => self.fleet_summary(&head, &caller.may).await,
@@ -371,58 +374,6 @@ impl OperatorApi {
         let AppliedEdit { outcome, snapshot } =
             self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
         repository(&snapshot, name, status_of(outcome), head)
-    }
-
-    async fn put_service(
-        &self,
-        name: &ServiceName,
-        head: &Parts,
-        body: Bytes,
-        by: &Caller,
-    ) -> Result<Response<Body>, Problem> {
-        let mut precondition = precondition(&head.headers)?;
-        let ParsedDocument { document, based_on } = self.read_service(name, body.clone()).await?;
-        precondition.based_on = based_on;
-        let to = document.home().clone();
-        let edit = Edit::PutService(document.into());
-        let edited = match &self.members {
-            None => self.editor.edit(edit, precondition).await?,
-            Some(members) => {
-                let put = ServicePut { service: name, to: to.clone(), edit, precondition, head, body, by };
-                match self.put_in_cluster(members, put).await? {
-                    EditedBy::Me(edited) => edited,
-                    EditedBy::Other(answer) => return Ok(answer),
-                }
-            }
-        };
-        let AppliedEdit { outcome, snapshot } = edited;
-        // A move that failed may have withdrawn the service here: it is published again.
-        if let Some(worker) = self.catalog.repository(&to).filter(|_| outcome == Outcome::Unchanged) {
-            worker.resolve_all();
-        }
-        service(&snapshot, name, status_of(outcome), head)
-    }
-
-    async fn read_service(&self, name: &ServiceName, body: Bytes) -> Result<ParsedDocument<ServiceConfig>, Problem> {
-        let (text, definitions) = (name.to_string(), self.catalog.snapshot().definitions.clone());
-        let is_in_cluster = self.members.is_some();
-        let read = move || {
-            let by_field = |fields: &Map<String, Value>| {
-                validation::wrong_ref(fields, |repository| definitions.kind_of(repository)).into_iter().collect()
-            };
-            let of_parts = |document: &ServiceConfig| validation::wrong_parts(document, &definitions, is_in_cluster);
-            let mut read = validation::read_with(&text, &body, by_field, of_parts)?;
-            read.document = read.document.with_home(|part| definitions.home_of(part));
-            Ok::<_, Vec<ValidationError>>(read)
-        };
-        let read = spawn_blocking(read).await.map_err(problems::failed)?;
-        read.map_err(|errors| problems::invalid_document("service", name, &errors))
-    }
-
-    async fn dry_run(&self, name: &ServiceName, head: &Parts, body: Bytes) -> Result<Response<Body>, Problem> {
-        let part = Part::parse(head.uri.query())?;
-        let document = if body.is_empty() { None } else { Some(self.read_service(name, body).await?.document.into()) };
-        self.dry_runs.answer(name, document, part).await
     }
 
     async fn delete(&self, edit: Edit, head: &Parts) -> Result<Response<Body>, Problem> {

@@ -8,6 +8,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::part;
+use weir_protocol::plain_text::is_plain;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::{self, QueryError};
 use weir_publish::{CURRENT, PREVIOUS};
@@ -95,6 +96,10 @@ impl VersionRequest {
             .map_err(|error| Problem::malformed(format!("the body: {}.", explained(&error))))?;
         if request.reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON_BYTES) {
             return Err(Problem::malformed(format!("`reason` has more than {MAX_REASON_BYTES} bytes.")));
+        }
+        if request.reason.as_ref().is_some_and(|reason| !is_plain(reason)) {
+            let detail = "`reason` has a line break or a character that is not shown, such as one that changes the direction of text.";
+            return Err(Problem::malformed(detail));
         }
         if request.digest.is_some() && request.revision.is_some() {
             return Err(Problem::malformed("name either `digest` or `revision`."));

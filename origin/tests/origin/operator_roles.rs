@@ -3,6 +3,7 @@
 use weir_origin::config::{OperatorConfig, OperatorRole};
 use weir_origin::{OperatorRequest, operator_requests};
 
+use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 use crate::several_operators::Pair;
 use weir_store::testing::TestServer;
@@ -155,6 +156,33 @@ async fn the_origin_that_takes_a_request_decides_and_its_owner_does_it() {
     for node in pair.nodes {
         node.stop().await;
     }
+}
+
+#[tokio::test]
+async fn the_state_of_a_repository_names_no_service_of_others() {
+    let shop = Shop::new();
+    let mut config = shop.config();
+    also(&mut config, "plain").lfs = false;
+    config.operator_listen = Some(([127, 0, 0, 1], 0).into());
+    config.operators = vec![
+        operator("root", OperatorRole::View, None, None),
+        operator("ana", OperatorRole::View, Some("plain"), None),
+    ];
+    let large = shop.server.store(&[7; 1 << 20]);
+    shop.git.write("deploy/model.bin", &large);
+    shop.git.commit_file("plain/a.txt", "1");
+    shop.set_behavior(LfsBehavior { slow: true, only_object: Some(large), ..LfsBehavior::default() });
+    let node = shop.home.start(config).await;
+    shop.server.wait_for_slow_download().await;
+    node.repository(|state| state.lfs.as_ref().is_some_and(|lfs| lfs.fetching)).await;
+    for (name, expected) in [("root", json!(["shop-prod"])), ("ana", json!([]))] {
+        let operator = with_token(&shop.home, &node, name);
+        let (read, listed) = (operator.get("/v1/repositories/shop").await, operator.get("/v1/repositories").await);
+        for shown in [&read.body, &listed.body["repositories"][0]] {
+            assert_eq!(shown["status"]["lfs"]["services"], expected, "{name}: {shown}");
+        }
+    }
+    node.stop().await;
 }
 
 #[tokio::test]

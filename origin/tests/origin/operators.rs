@@ -137,7 +137,11 @@ async fn versions_are_listed_compared_rolled_back_and_unpinned() {
     assert_eq!((another.status.as_u16(), another.problem().1.contains("rollback")), (400, true), "{another:?}");
     let long = pin(Method::PUT, json!({ "revision": "current", "reason": "r".repeat(257) })).await;
     assert_eq!((long.status.as_u16(), long.problem().1.contains("`reason`")), (400, true), "{long:?}");
-    let reason = "the old one\ncrashes";
+    for reason in ["the old one\ncrashes", "it \u{202e}sehsarc", "\u{1b}[31m"] {
+        let hidden = pin(Method::PUT, json!({ "reason": reason })).await;
+        assert_eq!((hidden.status.as_u16(), hidden.problem().1.contains("`reason`")), (400, true), "{hidden:?}");
+    }
+    let reason = "the old one crashes";
     let order = json!({ "revision": commit, "generation": new.publication().generation, "reason": reason });
     let back = operator.send(Method::POST, "/v1/services/shop-prod/rollback", &[], Some(order)).await;
     assert_eq!((back.status.as_u16(), &back.body["status"]["condition"]), (200, &json!("pinned")), "{back:?}");

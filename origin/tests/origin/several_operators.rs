@@ -303,6 +303,11 @@ async fn only_an_origin_s_certificate_opens_the_requests_of_members() {
         let refused = member.request(Method::GET, path, shown).await;
         assert_eq!((refused.status.as_u16(), refused.problem().0.as_str()), (503, "not-a-member"), "{refused:?}");
     }
+    for (role, status) in [("view", 200), ("auditor", 403)] {
+        let answer = member.request(Method::GET, path, &[caller[0], caller[1], ("weir-caller-role", role)]).await;
+        assert_eq!(answer.status, status, "{role}: {answer:?}");
+        assert!(status == 200 || answer.problem().0 == "unknown-role", "{answer:?}");
+    }
     for nameless in [&[][..], &[("weir-caller", "not a name")]] {
         assert_eq!(member.request(Method::GET, path, nameless).await.problem().0, "malformed-request");
     }

@@ -7,10 +7,15 @@ fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+/// Whether all characters of a text are shown, in one line.
+pub fn is_plain(text: &str) -> bool {
+    !text.contains(is_hidden)
+}
+
 /// Makes a text of others one line that shows what it has: white space is a space, other hidden characters are `\u{…}`. At
 /// most `most` bytes of it are kept.
 pub fn make_plain(text: &mut String, most: usize) {
-    if !text.contains(is_hidden) {
+    if is_plain(text) {
         return;
     }
     let mut plain = String::with_capacity(text.len());

@@ -96,6 +96,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a delivery: its wait, its body and the check of its signature | {origin/src/operator_api/webhook.rs DELIVERY_TIMEOUT} |  | 408 |
 | body of a webhook | {origin/src/operator_api/webhook.rs MAX_BODY_BYTES} |  | 413 |
 | a definition that an operator sends | {origin/src/operator_api/mod.rs MAX_DOCUMENT_BYTES} |  | 413 |
+| a repository's document that its owner answers, for an operator with `services` | {origin/src/operator_api/hidden.rs MAX_ANSWER_BYTES} |  | 503 |
 | a batch of documents | {origin/src/operator_api/batch.rs MAX_BATCH_BYTES} |  | 413 |
 | documents of a batch | {origin/src/operator_api/batch.rs MAX_BATCH_DOCUMENTS} |  | 400 |
 | dry runs of assignments | {origin/src/operator_api/fleet.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
@@ -116,6 +117,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a connection or a request to a member of etcd | {origin/store/src/records/etcd/client.rs REQUEST_TIMEOUT}, and half of the time that is left |  | the next member is used; the outcome of a write that was sent is unknown |
 | an answer of etcd | {origin/store/src/records/etcd/client.rs MAX_RESPONSE_BYTES} |  | the request fails |
 | history segments of a repository | {origin/publish/src/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
+| pins and unpins that a history lists of one publication | {origin/publish/src/history.rs MOST_ACTS} |  | older ones are not listed |
 | deleted services of a repository whose generation is stored | {origin/publish/src/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
 | entries of a folder, with those that are left out; entries of a directory that a symlink leads through | `limits.max_entries` |  | the service is unhealthy |
 | `.gitattributes` of a directory and of those above it, together | {origin/git/src/tree/attributes.rs MAX_BYTES} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
