@@ -16,7 +16,7 @@ use weir_runtime::serve::Body;
 
 use super::uncached;
 use super::validation::explained;
-use crate::versions::{ChangeRequest, Versions};
+use crate::versions::{ChangeRequest, VersionError, Versions};
 
 /// Publications in a page by default.
 const DEFAULT_PAGE: usize = 100;
@@ -111,29 +111,31 @@ impl VersionRequest {
         ChangeRequest { by: Some(by.to_owned()), reason: self.reason.take(), expected: self.generation }
     }
 
-    /// What the request names.
-    fn named(&self) -> Option<String> {
-        self.digest.map(|digest| digest.to_string()).or_else(|| self.revision.clone())
+    /// The version that the request names: a `digest` is exact, a `revision` is what people call it.
+    async fn named(&self, versions: &Versions, name: &ServiceName) -> Result<Option<TarballDigest>, VersionError> {
+        match (self.digest, &self.revision) {
+            (None, Some(revision)) => Ok(Some(versions.resolve(name, revision).await?.digest)),
+            (digest, _) => Ok(digest),
+        }
     }
 
     /// Publishes a retained version again, and pins the service to it.
     pub(super) async fn roll_back(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
-        let missing =
-            || Problem::malformed("name the `revision` to roll back to; `…/history` lists the retained ones.");
-        let named = self.named().ok_or_else(missing)?;
         // Read first: a change after it makes another version the previous one.
-        if self.generation.is_none() && [CURRENT, PREVIOUS].contains(&named.as_str()) {
+        if self.generation.is_none() && matches!(self.revision.as_deref(), Some(CURRENT | PREVIOUS)) {
             self.generation = Some(versions.resolve(name, CURRENT).await?.generation);
         }
-        let to = versions.resolve(name, &named).await?;
-        Ok(versions.roll_back(name, &to.digest, self.change(by)).await?)
+        let missing =
+            || Problem::malformed("name the `revision` to roll back to; `…/history` lists the retained ones.");
+        let to = self.named(versions, name).await?.ok_or_else(missing)?;
+        Ok(versions.roll_back(name, &to, self.change(by)).await?)
     }
 
     /// Pins the service to its current version, which the request may name.
     pub(super) async fn pin(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
-        if let Some(named) = self.named() {
-            let (named, current) = (versions.resolve(name, &named).await?, versions.resolve(name, CURRENT).await?);
-            if named.digest != current.digest {
+        if let Some(named) = self.named(versions, name).await? {
+            let current = versions.resolve(name, CURRENT).await?;
+            if named != current.digest {
                 let detail = "a pin applies to the current version; `…/rollback` returns to another one and pins it.";
                 return Err(Problem::malformed(detail));
             }
@@ -144,7 +146,7 @@ impl VersionRequest {
 
     /// Lets the service follow its ref again.
     pub(super) async fn unpin(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
-        if self.named().is_some() {
+        if self.digest.is_some() || self.revision.is_some() {
             return Err(Problem::malformed("neither `digest` nor `revision` is allowed here."));
         }
         versions.unpin(name, self.change(by)).await?;

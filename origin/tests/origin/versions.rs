@@ -5,7 +5,9 @@ use weir_protocol::versions::Versions;
 use weir_publish::Why;
 use weir_source::WithoutPin;
 
+use crate::artifacts::NAME;
 use crate::prelude::*;
+use crate::registry_server::RegistryServer;
 
 fn change_by(by: &str) -> ChangeRequest {
     ChangeRequest { by: Some(by.to_owned()), ..ChangeRequest::default() }
@@ -103,5 +105,35 @@ async fn a_pinned_service_reports_errors_of_its_ref() {
     node.running.versions().unpin(&service(), ChangeRequest::default()).await.unwrap();
     let mut condition = node.running.condition(&service()).unwrap();
     condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.unwrap();
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_digest_of_a_rollback_is_not_the_tag_that_is_called_so() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    registry.push_archive(NAME, "v1", &[("map.yaml", "a: 1")]);
+    let mut config = crate::artifacts::config(&home, &registry.url(NAME), &json!({ "insecure": true }), &[]);
+    config.operator_listen = Some(([127, 0, 0, 1], 0).into());
+    let node = home.start(config).await;
+    let operator = Operator::without_token(&home, &node, Some("operator"));
+    let follow = async |tag: &str| {
+        let put = operator.put("/v1/services/web", json!({ "repository": REPOSITORY, "ref": tag })).await;
+        assert!(put.status.is_success(), "{put:?}");
+        node.poll().await;
+        let is_tag = |now: &Descriptor| now.publication().version.as_ref().is_some_and(|it| it.as_str() == tag);
+        node.published_of("web", is_tag).await.publication().digest
+    };
+    let first = follow("v1").await;
+    let tag = first.to_string();
+    registry.push_archive(NAME, &tag, &[("map.yaml", "a: 2")]);
+    let second = follow(&tag).await;
+
+    let roll_back = async |body| operator.send(Method::POST, "/v1/services/web/rollback", &[], Some(body)).await;
+    let several = roll_back(json!({ "revision": tag })).await;
+    assert_eq!((several.status.as_u16(), several.problem().0), (409, "ambiguous-revision"), "{several:?}");
+    let candidates = several.body["errors"].as_array().unwrap().iter().map(|it| &it["digest"]).collect::<Vec<_>>();
+    assert_eq!(candidates, [&json!(second), &json!(first)]);
+    let back = roll_back(json!({ "digest": tag })).await;
+    assert_eq!((back.status.as_u16(), &back.body["status"]["published"]["digest"]), (200, &json!(first)), "{back:?}");
     node.stop().await;
 }
