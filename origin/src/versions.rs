@@ -78,6 +78,19 @@ pub enum VersionError {
         /// The versions.
         candidates: Vec<Entry>,
     },
+    /// What is published is a rollback, and `previous` is what it left.
+    #[error(
+        "service `{service}` is rolled back already, to {to} by {by}: `previous` would undo that. Name the version to return to, as \
+         its history lists them; an unpin lets the service follow again"
+    )]
+    RolledBack {
+        /// The service.
+        service: ServiceName,
+        /// What is published.
+        to: String,
+        /// The operator who rolled back to it.
+        by: String,
+    },
     /// Another generation than the expected one is current.
     #[error("service `{service}` is not at the expected generation: another write came first")]
     GenerationConflict {

@@ -16,7 +16,8 @@ Examples:
   weir rollback shop-prod 1.4.2      the version of a chart or artifact
   weir rollback shop-prod 4f2a9c1 --reason INC-42   the content of a commit, and why
 
-It is published under a new generation and needs no upstream. The service stays there, whatever is pushed, until `weir unpin`.";
+It is published under a new generation and needs no upstream. The service stays there, whatever is pushed, until `weir unpin`.
+`previous` is refused while a rollback is what is published: repeated, it would undo the first one. Name the version then.";
 
 pub(crate) const CONFIRM_HELP: &str = "\
 Compare first what is published with what its upstream has (`weir describe repository NAME`): what an older copy of the records says

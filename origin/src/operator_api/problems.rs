@@ -206,6 +206,9 @@ impl From<VersionError> for Problem {
             VersionError::NothingPublished(_) => {
                 Self::new(S::CONFLICT, "nothing-published", "Nothing is published", detail)
             }
+            VersionError::RolledBack { .. } => {
+                Self::new(S::CONFLICT, "already-rolled-back", "The service is rolled back already", detail)
+            }
             VersionError::GenerationConflict { .. } | VersionError::Withdrawn(_) => {
                 Self::new(S::CONFLICT, "lost-update", "The object was changed meanwhile", detail)
             }

@@ -121,9 +121,17 @@ impl VersionRequest {
 
     /// Publishes a retained version again, and pins the service to it.
     pub(super) async fn roll_back(mut self, versions: &Versions, name: &ServiceName, by: &str) -> Result<(), Problem> {
-        // Read first: a change after it makes another version the previous one.
-        if self.generation.is_none() && matches!(self.revision.as_deref(), Some(CURRENT | PREVIOUS)) {
-            self.generation = Some(versions.resolve(name, CURRENT).await?.generation);
+        if let Some(revision @ (CURRENT | PREVIOUS)) = self.revision.as_deref() {
+            // Read first: a change after it makes another version the previous one.
+            let current = versions.resolve(name, CURRENT).await?;
+            // Otherwise a repeated request would undo the first one.
+            if revision == PREVIOUS
+                && let Some(by) = current.by
+            {
+                let to = current.version.map_or_else(|| current.revision_id.to_string(), |version| version.to_string());
+                return Err(VersionError::RolledBack { service: name.clone(), to, by }.into());
+            }
+            self.generation.get_or_insert(current.generation);
         }
         let missing =
             || Problem::malformed("name the `revision` to roll back to; `…/history` lists the retained ones.");

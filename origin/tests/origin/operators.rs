@@ -149,6 +149,14 @@ async fn versions_are_listed_compared_rolled_back_and_unpinned() {
     let history = operator.get("/v1/services/shop-prod/history").await;
     let newest = &history.body["publications"][0];
     assert_eq!((&newest["by"], &newest["reason"]), (&json!("operator-1"), &json!(reason)));
+    // A repeated `previous` does not undo it, nor does another generation in the request make it do so.
+    for generation in [json!(null), newest["generation"].clone()] {
+        let order = json!({ "revision": "previous", "generation": generation });
+        let again = operator.send(Method::POST, "/v1/services/shop-prod/rollback", &[], Some(order)).await;
+        assert_eq!((again.status.as_u16(), again.problem().0), (409, "already-rolled-back"), "{again:?}");
+        assert!(again.problem().1.contains("by operator-1"), "{again:?}");
+    }
+    assert_eq!(node.descriptor().await.publication().digest, from);
     // Two publications of one commit have one content: they are the same version.
     assert_eq!(operator.get(&format!("/v1/services/shop-prod/diff?from={commit}&to={to}")).await.status, 200);
 

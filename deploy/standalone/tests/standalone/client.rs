@@ -212,6 +212,9 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
 
     trial.succeeds("rollback shop previous --reason INC-42")?;
     assert!(trial.succeeds("history shop")?.contains("INC-42"));
+    // The retry of a script whose first answer was lost.
+    let again = trial.fails("rollback shop previous", 1)?;
+    assert!(again.contains("rolled back already") && again.contains(first), "{again}");
     trial.until("fleet -s shop", &first[..12])?;
     assert_eq!(trial.has().as_deref(), Some("1"));
     assert!(trial.succeeds("get services")?.contains("pinned"));
