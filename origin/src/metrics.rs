@@ -94,8 +94,9 @@ metric_families! {
             { result: ["accepted", "resync", "limited", "refused"] };
         /// Agents that edges have reported, by whether they are there, counted every ten seconds. `silent`: no edge heard it for
         /// 90 s. `refused`: besides, a credential with its name was refused; names that only refused credentials claim are
-        /// counted, too.
-        pub(crate) observed_agents: IntGaugeVec = "weir_origin_observed_agents" { state: ["live", "silent", "refused"] };
+        /// counted, too. `unknown`: in the first 90 s after a start, no edge has reported it yet.
+        pub(crate) observed_agents: IntGaugeVec = "weir_origin_observed_agents"
+            { state: ["live", "silent", "refused", "unknown"] };
         /// Edges of which rows may be missing or old: not heard for 30 s, or sending everything again. Answers list them.
         pub(crate) observed_incomplete: IntGauge = "weir_origin_observed_incomplete_edges";
         /// Agents of which two runs alternated within the last 15 minutes: two clusters have one identity.

@@ -8,6 +8,7 @@ use weir_protocol::labels::Labels;
 use weir_protocol::name::{EdgeName, ServiceName};
 use weir_protocol::observed::{AgentRows, Instance, MAX_AGENT_ROWS, Proved, Row};
 
+use crate::bounds::AGENT_SILENT_AFTER;
 use crate::compact::{CompactRow, Pools};
 use crate::delivered::{self, Delivered, Times};
 use crate::edge::Edge;
@@ -32,12 +33,14 @@ pub enum State {
     Silent,
     /// It is not live, and a credential with its name was refused since.
     Refused,
+    /// Only its name is known, since less than 90 s: edges may not have had the time to report it.
+    Unknown,
 }
 
 impl State {
     /// All states, for queries.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("live", Self::Live), ("silent", Self::Silent), ("refused", Self::Refused)];
+    pub const ALL: [(&'static str, Self); 4] =
+        [("live", Self::Live), ("silent", Self::Silent), ("refused", Self::Refused), ("unknown", Self::Unknown)];
 }
 
 /// An agent.
@@ -45,6 +48,8 @@ impl State {
 pub(crate) struct Agent {
     /// When an edge last had news of it.
     pub(crate) heard: Instant,
+    /// When its name came to be known here.
+    known: Instant,
     /// `None`: only its name is known, from before the start.
     pub(crate) statement: Option<Statement>,
     /// Sorted by the names of the services.
@@ -90,8 +95,8 @@ pub(crate) enum Choice {
 }
 
 impl Agent {
-    pub(crate) fn new(heard: Instant) -> Self {
-        Self { heard, statement: None, rows: Vec::new(), previous: None, alternated: None }
+    pub(crate) fn new(heard: Instant, now: Instant) -> Self {
+        Self { heard, known: now, statement: None, rows: Vec::new(), previous: None, alternated: None }
     }
 
     /// Whether a statement counts: of one instance the higher `seq`, otherwise the one heard last. `is_live`: so is the agent,
@@ -210,6 +215,11 @@ impl Agent {
 
     fn position(&self, pools: &Pools, service: &ServiceName) -> Result<usize, usize> {
         self.rows.binary_search_by(|row| pools.services.get(row.service).cmp(service))
+    }
+
+    /// Whether edges may not have had the time to report it yet.
+    pub(crate) fn is_awaited(&self, now: Instant) -> bool {
+        self.statement.is_none() && now.saturating_duration_since(self.known) < AGENT_SILENT_AFTER
     }
 
     /// When an edge heard it last. An edge that lists it sends no news of an agent at which nothing changes.

@@ -112,6 +112,7 @@ impl Table {
         let state = match refused {
             _ if is_live => State::Live,
             Some(refusal) if refusal.at >= heard => State::Refused,
+            _ if agent.is_awaited(now.monotonic) => State::Unknown,
             _ => State::Silent,
         };
         Matched { name, agent, heard, state, reason: refused.map(|refusal| &*refusal.claim.reason) }

@@ -16,7 +16,7 @@ pub const MAX_PROBLEM_SERVICES: usize = 50;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Gauges {
     /// Agents in each state; among the refused ones names that are no agent's.
-    pub states: [(&'static str, usize); 3],
+    pub states: [(&'static str, usize); 4],
     /// Edges of which rows may be missing or old.
     pub incomplete: usize,
     /// Agents of which two instances alternate.

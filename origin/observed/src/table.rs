@@ -245,7 +245,7 @@ impl Table {
             self.room_for_agent()?;
         }
         let (room, of_all) = self.room_for_rows();
-        let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Arc::new(Agent::new(heard)));
+        let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Arc::new(Agent::new(heard, now.monotonic)));
         let agent = Arc::make_mut(agent);
         match agent.choose(&reporter.edge, (&new, unheard), (heard, is_live), now.monotonic) {
             Choice::Accept => {}
@@ -375,7 +375,7 @@ impl Table {
                     self.delete_agent(name);
                 }
                 None if !seen.deleted && self.room_for_agent().is_ok() => {
-                    let agent = Agent::new(now.moment_of(*seen));
+                    let agent = Agent::new(now.moment_of(*seen), now.monotonic);
                     self.bytes += agent.bytes();
                     self.agents.insert(name.clone(), Arc::new(agent));
                 }

@@ -157,7 +157,7 @@ async fn after_a_restart_silent_agents_are_known_and_missing_edges_are_named() {
     let node = home.start(config.clone()).await;
     let (operator, edge) = (Operator::of(&home, &node), Operator::as_edge(&home, &node));
     let agents = ask(&operator, "/v1/fleet/agents").await;
-    assert_eq!((&agents["total"], &agents["agents"][1]["state"]), (&json!(2), &json!("silent")));
+    assert_eq!((&agents["total"], &agents["agents"][1]["state"]), (&json!(2), &json!("unknown")));
     assert_eq!(agents["incomplete"][0]["edge"], "edge-1");
     let mut first = message(1);
     first["more"] = json!(true);
