@@ -3,10 +3,12 @@
 //! Not checked: whether another program uses the addresses or the cache's directory.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::time::SystemTime;
 
 use weir_runtime::access_files::AccessFiles;
 use weir_runtime::admin::METRICS_TOKEN;
+use weir_runtime::failure;
 use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
 use weir_runtime::operator_token::{OPERATOR_TOKEN, OperatorToken};
@@ -16,6 +18,17 @@ use weir_runtime::writable_directory;
 
 use crate::access;
 use crate::config::Config;
+
+/// Prints every error of a configuration and of the files that it names. Returns whether an edge can start.
+pub fn config(program: &str, file: &Path) -> bool {
+    match Config::read(file) {
+        Ok(config) => files(&config).report(program, config.validate().err()),
+        Err(error) => {
+            failure::report(program, &error.into());
+            false
+        }
+    }
+}
 
 /// Checks the files that a configuration names. Blocks.
 #[must_use]

@@ -56,13 +56,8 @@ async fn main() -> ExitCode {
     failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file).await)
 }
 
-/// Prints every error of a configuration and of the files that it names.
 fn check(file: &Path) -> ExitCode {
-    let config = match Config::read(file) {
-        Ok(config) => config,
-        Err(error) => return failure::invalid(PROGRAM, error),
-    };
-    if !check::files(&config).report(PROGRAM, config.validate().err()) {
+    if !check::config(PROGRAM, file) {
         return ExitCode::from(2);
     }
     println!("configuration ok");

@@ -8,6 +8,7 @@
 mod access;
 mod catalog;
 mod certificates;
+mod check_config;
 mod cluster;
 pub mod config;
 mod delivery;
@@ -45,6 +46,7 @@ pub mod webhook;
 pub use access::SentList;
 #[cfg(feature = "fuzzing")]
 pub use catalog::fuzz_document;
+pub use check_config::check_config;
 /// Proves that an engine can hold the records of several origins.
 pub mod proof {
     pub use weir_store::proof::{Proof, ProofError};

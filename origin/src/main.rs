@@ -86,28 +86,9 @@ async fn main() -> ExitCode {
     failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file).await)
 }
 
-/// Prints all errors, one on each line. Files that may be created later are printed, and are no errors.
 async fn check(file: &Path) -> ExitCode {
-    let config = match Config::read(file) {
-        Ok(config) => config,
-        Err(error) => return failure::invalid(PROGRAM, error),
-    };
-    if !config.check_files().report(PROGRAM, config.validate().err()) {
+    if !weir_origin::check_config(PROGRAM, file).await {
         return ExitCode::from(2);
-    }
-    match weir_origin::stored_documents(&config).await {
-        Ok(stored) => {
-            for (service, repository) in stored.without_repository {
-                eprintln!(
-                    "{PROGRAM}: the repository {repository} of the operators' service {service} is not defined: the service \
-                     keeps its published version"
-                );
-            }
-            for (object, reason) in stored.refused {
-                eprintln!("{PROGRAM}: {object}: the operators' definition is invalid in this version: {reason}");
-            }
-        }
-        Err(error) => eprintln!("{PROGRAM}: the operators' definitions were not checked: {error:#}"),
     }
     println!("configuration ok");
     ExitCode::SUCCESS

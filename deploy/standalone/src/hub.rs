@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::pin::pin;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+use weir_runtime::output::print;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry;
 use weir_runtime::telemetry::LogFormat;
@@ -14,10 +16,10 @@ use weir_runtime::telemetry::LogFormat;
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   weir hub --origin origin.toml --edge edge.toml
-  weir-origin --config origin.toml --check-config && weir-edge --config edge.toml --check-config
+  weir hub --origin origin.toml --edge edge.toml --check-config
 
 SIGTERM hands the repositories over to other origins, then finishes requests in flight. SIGHUP reads both files
-again: certificates, the repositories and services of origin.toml, and the keys and deny files of edge.toml.
+again: certificates, the repositories, services and operators of origin.toml, and the keys and deny files of edge.toml.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir=debug; WEIR_LOG_FORMAT=text or json.";
 
 #[derive(Debug, Args)]
@@ -28,6 +30,23 @@ pub(crate) struct HubArguments {
     /// The configuration of the edge, as for weir-edge; its first origin is that of this process
     #[arg(long, env = "WEIR_EDGE_CONFIG", value_name = "FILE")]
     edge: PathBuf,
+    /// Check both files and the files that they name, and exit: 0 the hub can start, 2 every error is printed
+    #[arg(long)]
+    pub(crate) check_config: bool,
+}
+
+/// Prints all errors of both configurations.
+///
+/// # Errors
+/// The runtime cannot start.
+pub(crate) fn check(HubArguments { origin, edge, .. }: &HubArguments) -> anyhow::Result<ExitCode> {
+    let origin = tokio::runtime::Runtime::new()?.block_on(weir_origin::check_config("weir: origin", origin));
+    // Both are printed.
+    if !weir_edge::check::config("weir: edge", edge) || !origin {
+        return Ok(ExitCode::from(2));
+    }
+    print("configuration ok")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs both until SIGTERM or Ctrl-C.
@@ -39,7 +58,7 @@ pub(crate) fn run(arguments: &HubArguments) -> anyhow::Result<()> {
     tokio::runtime::Runtime::new()?.block_on(serve(arguments))
 }
 
-async fn serve(HubArguments { origin: file, edge: edge_file }: &HubArguments) -> anyhow::Result<()> {
+async fn serve(HubArguments { origin: file, edge: edge_file, .. }: &HubArguments) -> anyhow::Result<()> {
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     let origin = weir_origin::config::Config::load(file)?;

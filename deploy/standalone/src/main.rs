@@ -115,6 +115,9 @@ fn main() -> ExitCode {
             return weir_client::run(command).unwrap_or_else(|error| failure::exit_code("weir", Err(error)));
         }
         Command::Up(arguments) => up::run(arguments),
+        Command::Hub(arguments) if arguments.check_config => {
+            return hub::check(&arguments).unwrap_or_else(|error| failure::exit_code("weir", Err(error)));
+        }
         Command::Hub(arguments) => hub::run(&arguments),
         Command::Certificates(arguments) => write_certificates(&arguments),
         Command::Token { command } => token::run(command),

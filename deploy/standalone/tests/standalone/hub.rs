@@ -43,6 +43,18 @@ fn a_hub_serves_an_agent_and_drains_on_a_signal() -> anyhow::Result<()> {
              client_certificate = \"edge-client.pem\"\nclient_key = \"edge-client.key\"\n"
         ),
     )?;
+    let check = || {
+        let arguments = ["hub", "--origin", "origin.toml", "--edge", "edge.toml", "--check-config"];
+        Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).current_dir(dir.path()).output()
+    };
+    let checked = check()?;
+    assert!(checked.status.success() && checked.stdout == b"configuration ok\n", "{checked:?}");
+    let edge_file = fs::read_to_string(dir.path().join("edge.toml"))?;
+    fs::write(dir.path().join("edge.toml"), edge_file.replace("edge.key", "none.key"))?;
+    let checked = check()?;
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.code() == Some(2) && said.contains("weir: edge: ") && said.contains("none.key"), "{said}");
+    fs::write(dir.path().join("edge.toml"), edge_file)?;
     let mut hub = Hub(Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["hub", "--origin", "origin.toml", "--edge", "edge.toml"])
         .current_dir(dir.path())
