@@ -13,7 +13,7 @@ use weir_runtime::output::print;
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query, Refused};
 use crate::kind::Kind;
-use crate::text::{revision, text};
+use crate::text::{count, counted, revision, text};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -113,7 +113,8 @@ pub(crate) async fn apply(arguments: &ApplyArguments) -> anyhow::Result<()> {
     }
     if refused > 0 {
         let pruned = if arguments.prune { ", so nothing was deleted" } else { "" };
-        bail!("{refused} of {} objects were refused{pruned}", ordered.len());
+        let all = count(ordered.len() as u64, "object");
+        bail!("{refused} of {all} refused{pruned}");
     }
     if arguments.prune {
         prune(&client, &documents, arguments).await?;
@@ -184,6 +185,14 @@ async fn put(client: &Client, kind: Kind, name: &str, document: &Value, dry_run:
     let path = kind.path(name)?;
     let before = client.find(&path).await?;
     if dry_run {
+        // As the change itself is refused; the others are checked as a batch.
+        let is_of_file = before.as_ref().is_some_and(|before| before["defined_by"] == "file");
+        if is_of_file && kind == Kind::Service {
+            bail!("the configuration file of the origin defines it, and only a change of that file changes it");
+        }
+        if kind == Kind::Repository {
+            check_repository(client, &path, document).await?;
+        }
         let changes = before.as_ref().map(|before| [changes(before, document), left_out(before, document)].concat());
         let said = match changes {
             None => "would be created".to_owned(),
@@ -208,18 +217,43 @@ async fn put(client: &Client, kind: Kind, name: &str, document: &Value, dry_run:
     Ok(said)
 }
 
+/// Has an origin check a repository, and store nothing.
+async fn check_repository(client: &Client, path: &str, document: &Value) -> anyhow::Result<()> {
+    let checked = client.send(Method::POST, &format!("{path}/dry-run"), &Query::new(), Some(document)).await;
+    match checked {
+        Err(error) if error.downcast_ref::<Refused>().is_some_and(|refused| refused.kind == "no-such-path") => {
+            print("(this origin cannot check repositories without storing them: it is of an earlier release)")?;
+            Ok(())
+        }
+        checked => checked.map(drop),
+    }
+}
+
+/// Whether a document is refused as it is, and not for what it needs, which may be in the same files.
+fn is_refused(error: &anyhow::Error, document: &Value) -> bool {
+    let has_part_services =
+        document["parts"].as_array().is_some_and(|parts| parts.iter().any(|part| part["service"].is_string()));
+    error.downcast_ref::<Refused>().is_some_and(|refused| match refused.status {
+        StatusCode::FORBIDDEN => true,
+        StatusCode::BAD_REQUEST => !has_part_services,
+        _ => false,
+    })
+}
+
 /// What the tarball of a service would have. Its repository may be a document of the same files that is not there yet.
 async fn content(client: &Client, path: &str, document: &Value) -> anyhow::Result<String> {
     let query: Query = vec![("limit", "1".to_owned())];
     let answer = client.send(Method::POST, &format!("{path}/dry-run"), &query, Some(document)).await;
     Ok(match answer {
         Ok((_, found)) => format!(
-            "its tarball: {} entries, {} bytes, of {}",
-            text(&found["entries_total"]),
-            text(&found["file_bytes_total"]),
+            "its tarball: {}, {}, of {}",
+            counted(&found["entries_total"], "entry"),
+            counted(&found["file_bytes_total"], "byte"),
             revision(&found)
         ),
-        Err(error) if error.is::<Refused>() => format!("its tarball is not known: {error:#}"),
+        Err(error) if error.is::<Refused>() && !is_refused(&error, document) => {
+            format!("its tarball is not known: {error:#}")
+        }
         Err(error) => return Err(error),
     })
 }
@@ -288,9 +322,9 @@ async fn prune(client: &Client, documents: &Documents, arguments: &ApplyArgument
 
 fn is_agreed(number: usize) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        bail!("--prune would delete {number} objects: add --yes");
+        bail!("--prune would delete {}: add --yes", count(number as u64, "object"));
     }
-    eprint!("Delete these {number} objects? Type yes: ");
+    eprint!("Delete {}? Type yes: ", count(number as u64, "object"));
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(answer.trim() == "yes")
@@ -343,6 +377,23 @@ mod tests {
         ] {
             let error = format!("{:#}", documents(wrong).unwrap_err());
             assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_document_is_refused_for_itself_and_not_for_what_it_needs() {
+        let refused = |status: StatusCode| {
+            anyhow::Error::from(Refused { status, kind: String::new(), detail: String::new(), errors: Vec::new() })
+        };
+        let (plain, composed) = (json!({"ref": "main"}), json!({"parts": [{"service": "a"}, {"repository": "b"}]}));
+        let all = [
+            (StatusCode::BAD_REQUEST, [true, false]),
+            (StatusCode::FORBIDDEN, [true; 2]),
+            (StatusCode::CONFLICT, [false; 2]),
+        ];
+        for (status, expected) in all {
+            let is = [&plain, &composed].map(|document| is_refused(&refused(status), document));
+            assert_eq!(is, expected, "{status}");
         }
     }
 

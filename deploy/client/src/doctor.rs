@@ -9,7 +9,7 @@ use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Greeting, Query, is_forbidden};
-use crate::text::{Clock, short, text};
+use crate::text::{Clock, count, short, text};
 
 /// A clock that differs by so much is worth a word: tokens and statements have times.
 const CLOCK_DIFFERS: Duration = Duration::from_secs(5);
@@ -115,7 +115,8 @@ fn of_members(answer: &Value) -> Vec<Finding> {
         }
     }
     if let Some(number) = answer["unowned"]["repositories"].as_u64().filter(|number| *number > 0) {
-        let message = format!("{number} repositories have no owner now");
+        let have = if number == 1 { "has" } else { "have" };
+        let message = format!("{} {have} no owner now", count(number, "repository"));
         found.push((Verdict::Fail, "members", message, Some("wait a minute: the origins that are left take them")));
     }
     if found.is_empty() {

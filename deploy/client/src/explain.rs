@@ -11,7 +11,7 @@ use crate::connection::ConnectionArguments;
 use crate::describe::output_of;
 use crate::http::{Client, Query, if_permitted};
 use crate::kind::{Kind, segment};
-use crate::text::{Clock, followed, revision, shortened, text};
+use crate::text::{Clock, counted, followed, revision, shortened, text};
 
 /// Whom to explain.
 #[derive(Debug, Args)]
@@ -103,8 +103,9 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     match found.agent.as_ref().or(found.row.as_ref()) {
         None => line("agent", "no edge has heard it".to_owned()),
         Some(heard) => {
-            let (state, at) = (text(&heard["state"]), clock.ago(&heard["heard_at"]));
-            line("agent", format!("{state}, heard {at} by the edge {}", text(&heard["edge"])));
+            let (state, edge) = (text(&heard["state"]), text(&heard["edge"]));
+            let at = if state == "live" { String::new() } else { format!(", heard {}", clock.ago(&heard["heard_at"])) };
+            line("agent", format!("{state}{at} by the edge {edge}"));
             if let Some(reason) = heard["reason"].as_str() {
                 line("", format!("its credential was refused: {reason}"));
             }
@@ -126,8 +127,8 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
         let problem = &row["problem"];
         if problem.is_object() {
             let (kind, tries, since) =
-                (text(&problem["kind"]), text(&problem["tries"]), clock.since(&problem["since"]));
-            line("problem", format!("{kind} {since}, {tries} tries: {}", text(&problem["text"])));
+                (text(&problem["kind"]), counted(&problem["tries"], "try"), clock.since(&problem["since"]));
+            line("problem", format!("{kind} {since}, {tries}: {}", text(&problem["text"])));
             output_of(row).for_each(|written| line("", written.to_owned()));
         }
     }
@@ -194,7 +195,7 @@ shop-a at cluster-1: it lacks what is published, because of a problem
   upstream   main:prod, which is at 4f2a9c1d4f2a, seen 2026-01-02T03:04:05Z
   published  1.2.0 (1970-01-01T00:00:01Z), following
   assigned   by canaries
-  agent      live, heard - by the edge paris
+  agent      live by the edge paris
   has        old since -
   applied    older since 2026-01-01T00:00:00Z
   does       hook, its hook: failed

@@ -11,7 +11,7 @@ use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query, may_pass};
 use crate::output::{Format, OutputArguments, pretty};
 use crate::table::Table;
-use crate::text::{Clock, NONE, revision, shortened, text};
+use crate::text::{Clock, NONE, heard, revision, shortened, text};
 use crate::wait::Until;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -172,7 +172,7 @@ pub(crate) fn table(rows: &[Value], clock: Clock, is_wide: bool) -> Table {
             let digest = current["digest"].as_str().map_or(NONE.to_owned(), shortened);
             cells.extend([
                 text(&row["edge"]),
-                clock.time(&row["heard_at"]),
+                heard(row, clock),
                 digest,
                 text(&row["hook"]),
                 revision(&row["applied"]),

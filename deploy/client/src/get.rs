@@ -1,9 +1,11 @@
 //! `weir get`: lists of objects.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::bail;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_protocol::name_glob::NameGlob;
 use weir_runtime::output::print;
 
@@ -12,7 +14,7 @@ use crate::http::{Client, Query};
 use crate::kind::Kind;
 use crate::output::{Format, OutputArguments};
 use crate::table::Table;
-use crate::text::{Clock, followed, revision, shortened, text};
+use crate::text::{Clock, NONE, count, followed, heard, revision, shortened, text};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +22,7 @@ Examples:
   weir get services 'shop-*'         those whose names match
   weir get services --repository shop -o wide
   weir get agents --state silent     agents that no edge hears
+  weir get agents --by edge          how many agents each edge has, and how many of them are silent
   weir get edges                     edges: which are live, incomplete or away, with their agents
   weir get members -o wide           origins, and what each owns
   weir get assignments -o json       as the API has them";
@@ -35,12 +38,15 @@ pub struct GetArguments {
     /// Of services: those of one repository
     #[arg(long, value_name = "NAME")]
     repository: Option<String>,
-    /// Of agents: live, silent or refused
+    /// Of agents: live, silent, refused, or unknown right after a start of the origin
     #[arg(long)]
     state: Option<String>,
     /// Of agents: those with this label, KEY=VALUE; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE")]
     label: Vec<String>,
+    /// Count agents by: edge, state, version or label:KEY
+    #[arg(long, value_name = "KEY")]
+    by: Option<String>,
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
@@ -100,44 +106,132 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let GetArguments { kind, names, output, .. } = arguments;
     let (client, clock, is_wide) = (Client::new(&arguments.connection)?, output.clock(), output.is_wide());
     let patterns = names.iter().map(|name| name.parse()).collect::<Result<Vec<NameGlob>, _>>()?;
+    let is_meant = |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name));
     let mut query: Query = Vec::new();
     query.extend(arguments.repository.clone().map(|name| ("repository", name)));
     query.extend(arguments.state.clone().map(|state| ("state", state)));
     query.extend(arguments.label.iter().map(|label| ("label", label.clone())));
-    // What agents are comes from what edges hear, and not only from entries.
-    let (name_key, (mut entries, answer)) = match kind {
-        Listed::Objects(Kind::Agent) => ("agent", client.list("/v1/fleet/agents", &query, "agents").await?),
-        Listed::Objects(kind) => ("name", (client.with_states(*kind, &query).await?, Value::Null)),
+    let (name_key, (mut entries, answer)) = list(&client, *kind, &query, output.output).await?;
+    let name = |entry: &Value| entry[name_key].as_str().unwrap_or_default().to_owned();
+    entries.retain(|entry| is_meant(&name(entry)));
+    let is_agents = *kind == Listed::Objects(Kind::Agent);
+    // A filter says nothing of agents that are only entries.
+    let unheard: Vec<String> = match is_agents && query.is_empty() {
+        true => unheard(&client, &entries).await?.into_iter().filter(|name| is_meant(name)).collect(),
+        false => Vec::new(),
+    };
+    if let Some(missing) = names.iter().zip(&patterns).find(|(_, pattern)| {
+        !pattern.as_str().contains('*')
+            && !entries.iter().map(&name).chain(unheard.iter().cloned()).any(|name| pattern.matches(&name))
+    }) {
+        bail!("there is no {} `{}`", kind.singular(), missing.0);
+    }
+    let matching = if patterns.is_empty() && query.is_empty() { "" } else { " that match" };
+    let none = format!("there are no {}{matching}", kind.plural());
+    match &arguments.by {
+        Some(_) if !is_agents => bail!("--by is about agents: `weir get agents --by edge`"),
+        Some(by) => {
+            let (groups, key) = (grouped(&entries, by)?, |group: &Value| text(&group["key"]));
+            output.list("groups", &groups, key, |groups| table_of_groups(groups, by), &none)?;
+        }
+        None => output.list(kind.plural(), &entries, name, |entries| table(*kind, entries, clock, is_wide), &none)?,
+    }
+    if !matches!(output.output, Format::Table | Format::Wide) {
+        return Ok(());
+    }
+    if let Some(number) = answer["unowned"]["repositories"].as_u64().filter(|number| *number > 0) {
+        let (all, have) = (count(number, "repository"), if number == 1 { "has" } else { "have" });
+        print(format_args!("\n{all} {have} no owner now: {}", text(&answer["unowned"]["names"])))?;
+    }
+    if is_agents {
+        crate::not_known::print(&answer, clock)?;
+    }
+    if let Some(said) = never_heard(&unheard) {
+        print(format_args!("\n{said}"))?;
+    }
+    Ok(())
+}
+
+/// The key of the names, the entries, and the rest of the answer.
+async fn list(
+    client: &Client,
+    kind: Listed,
+    query: &Query,
+    format: Format,
+) -> anyhow::Result<(&'static str, (Vec<Value>, Value))> {
+    Ok(match kind {
+        // What agents are comes from what edges hear, and not only from entries.
+        Listed::Objects(Kind::Agent) => ("agent", client.list("/v1/fleet/agents", query, "agents").await?),
+        Listed::Objects(kind) => ("name", (client.with_states(kind, query).await?, Value::Null)),
         Listed::Edges | Listed::Members => {
-            let key = kind.plural();
+            let (key, mut query) = (kind.plural(), query.clone());
             // The names of what members own, where they are shown.
-            if *kind == Listed::Members && matches!(output.output, Format::Wide | Format::Json) {
+            if kind == Listed::Members && matches!(format, Format::Wide | Format::Json) {
                 query.push(("repositories", String::new()));
             }
             let mut answer = client.get(&format!("/v1/{key}"), &query).await?;
             let entries = answer[key].as_array_mut().map(std::mem::take).unwrap_or_default();
             ("name", (entries, answer))
         }
+    })
+}
+
+/// The agents that operators have defined, and that no edge has reported.
+async fn unheard(client: &Client, heard: &[Value]) -> anyhow::Result<Vec<String>> {
+    let heard: BTreeSet<_> = heard.iter().filter_map(|entry| entry["agent"].as_str()).collect();
+    let (defined, _) = client.list(&Kind::Agent.list(), &Query::new(), Kind::Agent.plural()).await?;
+    let names = defined.iter().filter_map(|entry| entry["name"].as_str());
+    Ok(names.filter(|name| !heard.contains(name)).map(str::to_owned).collect())
+}
+
+fn never_heard(names: &[String]) -> Option<String> {
+    const MOST: usize = 10;
+    let shown = &names[..names.len().min(MOST)];
+    let rest = names.len() - shown.len();
+    let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    let (have, them) = if names.len() == 1 { ("has", "it") } else { ("have", "them") };
+    let all = count(names.len() as u64, "agent");
+    let said = || format!("{all} {have} an entry, and no edge has reported {them}: {}{rest}", shown.join(", "));
+    (!names.is_empty()).then(said)
+}
+
+/// How many agents have each value of a key, and in which state.
+fn grouped(agents: &[Value], by: &str) -> anyhow::Result<Vec<Value>> {
+    let pointer = match by.split_once(':') {
+        Some(("label", label)) => format!("/labels/{}", label.replace('~', "~0").replace('/', "~1")),
+        None if ["edge", "state", "version"].contains(&by) => format!("/{by}"),
+        _ => bail!("--by is one of edge, state, version, label:KEY, and not `{by}`"),
     };
-    let name = |entry: &Value| entry[name_key].as_str().unwrap_or_default().to_owned();
-    entries.retain(|entry| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&name(entry))));
-    if let Some(missing) = names.iter().zip(&patterns).find(|(_, pattern)| {
-        !pattern.as_str().contains('*') && !entries.iter().any(|entry| pattern.matches(&name(entry)))
-    }) {
-        bail!("there is no {} `{}`", kind.singular(), missing.0);
+    let mut groups = BTreeMap::<String, BTreeMap<&str, u64>>::new();
+    for agent in agents {
+        let key = agent.pointer(&pointer).map_or_else(|| NONE.to_owned(), text);
+        let group = groups.entry(key).or_default();
+        *group.entry("agents").or_default() += 1;
+        *group.entry(agent["state"].as_str().unwrap_or_default()).or_default() += 1;
     }
-    let matching = if patterns.is_empty() && query.is_empty() { "" } else { " that match" };
-    let none = format!("there are no {}{matching}", kind.plural());
-    output.list(kind.plural(), &entries, name, |entries| table(*kind, entries, clock, is_wide), &none)?;
-    if let Some(number) = answer["unowned"]["repositories"].as_u64().filter(|number| *number > 0)
-        && matches!(output.output, Format::Table | Format::Wide)
-    {
-        print(format_args!("\n{number} repositories have no owner now: {}", text(&answer["unowned"]["names"])))?;
+    let document = |(key, mut of): (String, BTreeMap<&str, u64>)| {
+        for state in ["live", "silent", "refused"] {
+            of.entry(state).or_default();
+        }
+        let mut document = json!(of);
+        document["key"] = key.into();
+        document
+    };
+    Ok(groups.into_iter().map(document).collect())
+}
+
+fn table_of_groups(groups: &[Value], by: &str) -> Table {
+    let head = match by {
+        "edge" => "EDGE",
+        "state" => "STATE",
+        "version" => "VERSION",
+        _ => "LABEL",
+    };
+    let mut table = Table::new(&[head, "AGENTS", "LIVE", "SILENT", "REFUSED"]);
+    for group in groups {
+        table.row(["key", "agents", "live", "silent", "refused"].map(|key| text(&group[key])));
     }
-    if *kind == Listed::Objects(Kind::Agent) && matches!(output.output, Format::Table | Format::Wide) {
-        crate::not_known::print(&answer, clock)?;
-    }
-    Ok(())
+    table
 }
 
 fn table(kind: Listed, entries: &[Value], clock: Clock, is_wide: bool) -> Table {
@@ -202,7 +296,7 @@ fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
         Listed::Objects(Kind::Agent) => vec![
             of("agent"),
             of("state"),
-            clock.time(&entry["heard_at"]),
+            heard(entry, clock),
             of("edge"),
             of("services"),
             of("problems"),
@@ -234,5 +328,33 @@ fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
             let (number, names) = (text(&owns["repositories"]), text(&owns["names"]));
             vec![of("name"), of("state"), of("zone"), number, of("url"), of("session"), names]
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_counted_by_a_key_and_their_states() {
+        let agent = |edge: Value, state: &str| json!({"agent": "a", "edge": edge, "state": state, "labels": {"ring": "canary"}});
+        let agents = [agent(json!("paris"), "live"), agent(json!("paris"), "silent"), agent(Value::Null, "unknown")];
+        let shown = |by| table_of_groups(&grouped(&agents, by).unwrap(), by).render("");
+        let expected = "\
+EDGE   AGENTS  LIVE  SILENT  REFUSED
+-      1       0     0       0
+paris  2       1     1       0";
+        assert_eq!(shown("edge"), expected);
+        assert!(shown("label:ring").contains("canary  3       1     1       0"), "{}", shown("label:ring"));
+        assert!(grouped(&agents, "colour").unwrap_err().to_string().contains("label:KEY"));
+    }
+
+    #[test]
+    fn agents_that_nobody_has_heard_of_are_named() {
+        let names = |number| (0..number).map(|n| format!("c{n}")).collect::<Vec<_>>();
+        assert_eq!(never_heard(&names(0)), None);
+        assert_eq!(never_heard(&names(1)).unwrap(), "1 agent has an entry, and no edge has reported it: c0");
+        let many = never_heard(&names(12)).unwrap();
+        assert!(many.starts_with("12 agents have an entry") && many.ends_with("c9 and 2 more"), "{many}");
     }
 }

@@ -33,8 +33,8 @@ pub(crate) struct Refused {
     pub(crate) status: StatusCode,
     /// The last part of the type of the problem; empty if the answer is none.
     pub(crate) kind: String,
-    detail: String,
-    errors: Vec<String>,
+    pub(crate) detail: String,
+    pub(crate) errors: Vec<String>,
 }
 
 impl Refused {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use crate::http::{Client, Query};
-use crate::text::{Clock, text};
+use crate::text::{Clock, count, text};
 
 /// An agent that nobody has heard for so long is not expected to have anything.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
@@ -19,10 +19,13 @@ pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
     }
     let number = |key: &str| answer[key].as_u64().filter(|number| *number > 0);
     if let Some(number) = number("unknown") {
-        said.push(format!("not known: whether {number} more rows lack the revision: it is not in the history, or their agents do not say what they applied"));
+        let lack = if number == 1 { "lacks" } else { "lack" };
+        let rows = count(number, "more row");
+        said.push(format!("not known: whether {rows} {lack} the revision: it is not in the history, or their agents do not say what they applied"));
     }
     if let Some(number) = number("agents_without_rows") {
-        said.push(format!("not known: what {number} agents run, which no edge has heard since the origin started"));
+        let (agents, run) = (count(number, "agent"), if number == 1 { "runs" } else { "run" });
+        said.push(format!("not known: what {agents} {run}, which no edge has heard since the origin started"));
     }
     said
 }
@@ -30,8 +33,7 @@ pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
 /// The same answer without agents that nobody has heard for a day: names of clusters that are gone stay for a month.
 pub(crate) async fn of_the_last_day(client: &Client, mut answer: Value) -> anyhow::Result<Value> {
     if answer["agents_without_rows"].as_u64().is_some_and(|number| number > 0) {
-        let silent: Query = vec![("state", "silent".to_owned())];
-        let (agents, _) = client.list("/v1/fleet/agents", &silent, "agents").await?;
+        let (agents, _) = client.list("/v1/fleet/agents", &Query::new(), "agents").await?;
         let unknown = agents.iter().filter(|agent| agent["edge"].is_null() && was_heard(agent, SystemTime::now()));
         answer["agents_without_rows"] = unknown.count().into();
     }
@@ -67,6 +69,8 @@ mod tests {
         });
         let said = sentences(&answer, clock);
         assert!(said[0].contains("paris") && said[0].contains("2026-01-02T03:04:05Z"), "{said:?}");
-        assert!(said[1].contains("2 more rows") && said[2].contains("3 agents"), "{said:?}");
+        assert!(said[1].contains("2 more rows lack") && said[2].contains("3 agents run"), "{said:?}");
+        let one = sentences(&json!({"unknown": 1, "agents_without_rows": 1}), clock);
+        assert!(one[0].contains("1 more row lacks") && one[1].contains("1 agent runs"), "{one:?}");
     }
 }

@@ -11,7 +11,7 @@ use crate::http::{Client, Query, if_permitted, is_elsewhere};
 use crate::kind::Kind;
 use crate::not_known;
 use crate::output::{Format, OutputArguments, pretty};
-use crate::text::{Clock, text};
+use crate::text::{Clock, counted, text};
 
 /// The most objects of a kind that are named.
 const MOST: usize = 10;
@@ -106,7 +106,8 @@ fn report(answers: &Answers, clock: Clock) -> Report {
         repositories.iter().filter(|each| is_elsewhere(each)),
         |one| format!("repository {}", text(&one["name"])),
     );
-    let silent = |each: &&Value| each["state"] != "live";
+    // What is not known of an agent yet is counted below.
+    let silent = |each: &&Value| each["state"] != "live" && each["state"] != "unknown";
     named(&mut not_well, "agent", agents.iter().filter(silent), |one| {
         let reason = one["reason"].as_str().map_or(String::new(), |reason| format!(": {reason}"));
         format!(
@@ -117,18 +118,17 @@ fn report(answers: &Answers, clock: Clock) -> Report {
         )
     });
     for group in problems.iter().filter(|group| group["key"].is_string()) {
-        let (kind, rows, agents) = (text(&group["key"]), text(&group["rows"]), text(&group["agents"]));
+        let (kind, rows, agents) =
+            (text(&group["key"]), counted(&group["rows"], "row"), counted(&group["agents"], "agent"));
         let since = clock.since(&group["since"]);
-        not_well.push(format!(
-            "{kind}: {rows} rows of {agents} agents, the oldest {since} (`weir fleet --problem {kind}`)"
-        ));
+        not_well.push(format!("{kind}: {rows} of {agents}, the oldest {since} (`weir fleet --problem {kind}`)"));
     }
     not_well.extend(not_known::sentences(summary, clock));
     let count = |all: &[Value], is: &dyn Fn(&Value) -> bool| all.iter().filter(|each| is(each)).count();
     let condition = |name: &'static str| count(services, &move |each| each["status"]["condition"] == name);
     let state = |name: &'static str| count(agents, &move |each| each["state"] == name);
     let healthy = count(repositories, &|each| each["status"]["health"] == "healthy");
-    let numbers = vec![
+    let mut numbers = vec![
         format!("repositories  {}, {healthy} healthy", repositories.len()),
         format!(
             "services      {}, {} following, {} pinned, {} pending",
@@ -140,6 +140,9 @@ fn report(answers: &Answers, clock: Clock) -> Report {
         format!("agents        {}, {} live, {} silent", agents.len(), state("live"), state("silent")),
         format!("rows          {}, one for each agent and service", text(&summary["total"])),
     ];
+    if state("unknown") > 0 {
+        numbers[2] = format!("{}, {} not reported yet", numbers[2], state("unknown"));
+    }
     Report { numbers, not_well }
 }
 
@@ -177,8 +180,10 @@ mod tests {
             services: vec![
                 json!({"name": "shop-a", "status": {"condition": "unhealthy", "failure": {"since": at, "reason": "no folder"}}}),
             ],
-            agents: (0..12).map(|n| json!({"agent": format!("c{n}"), "state": "silent", "heard_at": at})).collect(),
-            problems: vec![json!({"key": "hook-failed", "rows": 3, "agents": 2, "since": at})],
+            agents: (0..13)
+                .map(|n| json!({"agent": format!("c{n}"), "state": if n < 12 { "silent" } else { "unknown" }, "heard_at": at}))
+                .collect(),
+            problems: vec![json!({"key": "hook-failed", "rows": 1, "agents": 1, "since": at})],
             summary: json!({"total": 3, "incomplete": [{"edge": "paris", "since": at}]}),
         };
         let said = report(&ill, Clock::new(true)).text("hub.example");
@@ -188,7 +193,8 @@ mod tests {
             "! not known, its owner does not answer: repository far",
             "! service shop-a since 2026-01-02T03:04:05Z: no folder",
             "! agent: 2 more",
-            "! hook-failed: 3 rows of 2 agents, the oldest since",
+            "agents        13, 0 live, 12 silent, 1 not reported yet",
+            "! hook-failed: 1 row of 1 agent, the oldest since",
             "paris",
         ] {
             assert!(said.contains(part), "{part}: {said}");

@@ -76,6 +76,25 @@ pub(crate) fn short(duration: Duration) -> String {
     }
 }
 
+/// When an agent was heard. Of a live one its edge says no more than that it was, within this time.
+pub(crate) fn heard(of: &Value, clock: Clock) -> String {
+    if of["state"] == "live" { "<90s".to_owned() } else { clock.time(&of["heard_at"]) }
+}
+
+/// A number of things: `1 row`, `2 rows`.
+pub(crate) fn count(number: u64, one: &str) -> String {
+    match (number, one.strip_suffix('y')) {
+        (1, _) => format!("1 {one}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {one}s"),
+    }
+}
+
+/// The same of a number of the API.
+pub(crate) fn counted(number: &Value, one: &str) -> String {
+    count(number.as_u64().unwrap_or_default(), one)
+}
+
 /// A text, or what stands for none.
 pub(crate) fn text(value: &Value) -> String {
     match value {
@@ -143,6 +162,19 @@ mod tests {
             ["1.2.0-rc.1", "feature-with-a-long-name"]
         );
         assert_eq!(revision(&json!({"version": null, "commit": hash, "digest": "b3-1"})), "4f2a9c1d4f2a");
+    }
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!([count(0, "row"), count(1, "row"), count(2, "row")], ["0 rows", "1 row", "2 rows"]);
+        assert_eq!([count(1, "repository"), counted(&json!(3), "entry")], ["1 repository", "3 entries"]);
+    }
+
+    #[test]
+    fn of_a_live_agent_no_age_is_claimed() {
+        let (clock, at) = (Clock::new(true), "2026-01-02T03:04:05Z");
+        assert_eq!(heard(&json!({"state": "live", "heard_at": at}), clock), "<90s");
+        assert_eq!(heard(&json!({"state": "silent", "heard_at": at}), clock), at);
     }
 
     #[test]

@@ -17,10 +17,10 @@ pub(super) fn no_token_configured() -> Problem {
 
 pub(super) fn not_admitted(why: NotAdmitted) -> Problem {
     match why {
-        NotAdmitted::Unauthorized => Problem::new(
+        NotAdmitted::Missing | NotAdmitted::Wrong => Problem::new(
             StatusCode::UNAUTHORIZED,
             "unauthorized",
-            "The operator token is missing or wrong",
+            if why == NotAdmitted::Wrong { "The operator token is wrong" } else { "The operator token is missing" },
             "Send the token of `operator_token_file` as `Authorization: Bearer <token>`.",
         )
         .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),

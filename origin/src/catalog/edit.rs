@@ -149,12 +149,20 @@ impl Edit {
         precondition: &Precondition,
         all: &Definitions,
     ) -> Result<Option<RepositoryName>, Refusal> {
-        let unlimited =
-            LimitsConfig { max_repositories: usize::MAX, max_services: usize::MAX, ..LimitsConfig::default() };
-        self.decide(precondition, all, &unlimited)?;
+        self.check(precondition, all)?;
         let Edit::PutService(document) = self else { return Ok(None) };
         let before = all.services.get(&document.name).map(|defined| defined.document.repository());
         Ok(before.filter(|before| *before != document.home()).cloned())
+    }
+
+    /// What the edit would do.
+    ///
+    /// # Errors
+    /// The edit is refused, whatever the limits are.
+    pub(crate) fn check(&self, precondition: &Precondition, all: &Definitions) -> Result<Outcome, Refusal> {
+        let unlimited =
+            LimitsConfig { max_repositories: usize::MAX, max_services: usize::MAX, ..LimitsConfig::default() };
+        Ok(self.decide(precondition, all, &unlimited)?.outcome)
     }
 
     /// The services that the edit deletes, and their repository.

@@ -122,16 +122,17 @@ impl Access {
             return Ok(known.caller(Proof::Certificate));
         }
         // What can be learned by the time that this takes is about digests, of which no token follows.
-        let presented = presented(headers).filter(|token| token.len() >= SHORTEST_TOKEN);
-        let presented = presented.map(|token| digest(&SHA256, token));
-        let known = presented.and_then(|digest| by_token.get(digest.as_ref()));
+        let presented = presented(headers);
+        let digest = presented.filter(|token| token.len() >= SHORTEST_TOKEN).map(|token| digest(&SHA256, token));
+        let known = digest.and_then(|digest| by_token.get(digest.as_ref()));
         if let Some(known) = known {
             return Ok(known.caller(Proof::Token));
         }
         match &self.token {
             Some(token) => token.admits(headers).await.map_err(not_admitted)?,
             None if by_token.is_empty() => return Err(no_token_configured()),
-            None => return Err(not_admitted(NotAdmitted::Unauthorized)),
+            None if presented.is_some() => return Err(not_admitted(NotAdmitted::Wrong)),
+            None => return Err(not_admitted(NotAdmitted::Missing)),
         }
         let may = Permissions::of_role(OperatorRole::Admin);
         Ok(Caller { name: BY_TOKEN.to_owned(), may, proof: Proof::Token })
@@ -157,15 +158,21 @@ fn no_token_configured() -> Problem {
 }
 
 fn not_admitted(why: NotAdmitted) -> Problem {
+    let unauthorized = |title, detail| {
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail);
+        problem.with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"weir\""))
+    };
     match why {
-        NotAdmitted::Unauthorized => Problem::new(
-            StatusCode::UNAUTHORIZED,
-            "unauthorized",
-            "The operator token is missing or wrong",
+        NotAdmitted::Missing => unauthorized(
+            "The operator token is missing",
             "Send the token of an operator as `Authorization: Bearer <token>`, or connect with a client certificate \
              whose SAN is `spiffe://<trust domain>/operator/<name>`.",
-        )
-        .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"weir\"")),
+        ),
+        NotAdmitted::Wrong => unauthorized(
+            "The operator token is not known",
+            "No operator of this origin has the token that was sent: it was replaced, its operator was removed, or it is of \
+             another hub.",
+        ),
         NotAdmitted::Unusable => Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "operator-token-unusable",

@@ -23,6 +23,7 @@ mod observed;
 mod page;
 mod permissions;
 mod problems;
+mod repositories;
 mod route;
 mod services;
 mod validation;
@@ -53,7 +54,7 @@ use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::cross_site;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
-use weir_upstream::{RepositoryConfig, UpstreamsConfig};
+use weir_upstream::UpstreamsConfig;
 
 pub(crate) use self::access::Access;
 use self::access::{Caller, Proof, whoami};
@@ -72,7 +73,7 @@ use self::versions::VersionRequest;
 pub(crate) use self::webhook::WebhookApi;
 use self::webhook::Webhooks;
 use crate::access::SentList;
-use crate::catalog::{AppliedEdit, Catalog, Edit, Editor};
+use crate::catalog::{Catalog, Edit, Editor};
 use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument, OperatorRole};
 use crate::fleet::FleetStore;
 use crate::observed::{Forgotten, Observed};
@@ -316,6 +317,7 @@ impl OperatorApi {
             }
             (Route::Repository(name), _) => self.read_repository(name, &head, &caller.may),
             (Route::Refresh(name), _) => self.refresh(name),
+            (Route::RepositoryDryRun(name), _) => self.dry_run_repository(name, &head, body).await,
             (Route::Confirm(name), _) => self.confirm(name, &head).await,
             (Route::Webhook(..), _) => Err(RouteError::Unknown.into()),
             (Route::Services, _) => self.services(&head, &caller.may),
@@ -354,26 +356,6 @@ impl OperatorApi {
             (Route::Members, _) => self.list_members(&head).await,
             (Route::Whoami, _) => whoami(&head, caller),
         }
-    }
-
-    async fn put_repository(
-        &self,
-        name: &RepositoryName,
-        head: &Parts,
-        body: Bytes,
-    ) -> Result<Response<Body>, Problem> {
-        let mut precondition = precondition(&head.headers)?;
-        let (secrets_dir, upstreams) = (self.secrets_dir.clone(), self.upstreams.clone());
-        let more =
-            move |document: &RepositoryConfig| validation::not_permitted(document, secrets_dir.as_deref(), &upstreams);
-        let ParsedDocument { document, based_on } = read("repository", name.to_string(), body, more).await?;
-        precondition.based_on = based_on;
-        if let Some(members) = &self.members {
-            members.claim(name, &self.catalog).await?;
-        }
-        let AppliedEdit { outcome, snapshot } =
-            self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
-        repository(&snapshot, name, status_of(outcome), head)
     }
 
     async fn delete(&self, edit: Edit, head: &Parts) -> Result<Response<Body>, Problem> {

@@ -59,6 +59,8 @@ requests! {
     Repository(repository: RepositoryName) = ["repositories" / repository] "repository" about Repository(repository) { Read View, Put Admin, Delete Admin },
     /// Polls its upstream soon.
     Refresh(repository: RepositoryName) = ["repositories" / repository / "refresh"] "refresh" about Repository(repository) { Post Deliver },
+    /// Checks a document of it, and stores nothing.
+    RepositoryDryRun(repository: RepositoryName) = ["repositories" / repository / "dry-run"] "repository_dry_run" about Repository(repository) { DryRun Admin },
     /// Accepts its readable state after damage.
     Confirm(repository: RepositoryName) = ["repositories" / repository / "confirm"] "confirm" about Repository(repository) { Post Admin },
     /// Reports changed refs.

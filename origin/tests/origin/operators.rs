@@ -11,7 +11,9 @@ async fn operators_authenticate_by_token_or_certificate() {
         let reply = nobody.get(path).await;
         assert_eq!((reply.status.as_u16(), reply.problem().0), (401, "unauthorized"), "{path}");
     }
-    assert_eq!(nobody.with_token("another-token-of-16").get("/v1/services").await.status, 401);
+    assert!(nobody.get("/v1/services").await.problem().1.contains("Send the token"));
+    let wrong = nobody.with_token("another-token-of-16").get("/v1/services").await;
+    assert_eq!((wrong.status.as_u16(), wrong.problem().1.contains("another hub")), (401, true), "{wrong:?}");
     assert_eq!(Operator::without_token(&home, &node, Some("edge-client")).get("/v1/services").await.status, 401);
     assert_eq!(Operator::without_token(&home, &node, Some("operator")).get("/v1/services").await.status, 200);
     let operator = Operator::of(&home, &node);
@@ -224,11 +226,19 @@ async fn a_document_with_an_internal_url_is_refused_before_a_poll() {
         assert_eq!((reply.status.as_u16(), reply.problem().0), (400, "invalid-document"), "{url}");
         assert_eq!(reply.body["errors"][0]["field"], "url");
         assert!(reply.problem().1.contains("`[upstreams] private_addresses`"), "{reply:?}");
+        let document = Some(json!({ "url": url }));
+        let tried = operator.send(Method::POST, "/v1/repositories/a/dry-run", &[], document).await;
+        assert_eq!((tried.status, &tried.body["errors"]), (reply.status, &reply.body["errors"]), "{url}");
     }
     let proxied = json!({ "url": "https://git.example/x", "proxy": "http://192.168.0.1:3128" });
     assert_eq!(operator.put("/v1/repositories/a", proxied).await.body["errors"][0]["field"], "proxy");
     // What a name leads to is seen when it is looked up.
     let named = json!({ "url": "http://localhost:9/x", "poll_interval": "1h" });
+    for (name, expected) in [("a", (200, "created")), ("shop", (409, "")), ("a", (200, "created"))] {
+        let path = format!("/v1/repositories/{name}/dry-run");
+        let tried = operator.send(Method::POST, &path, &[], Some(named.clone())).await;
+        assert_eq!((tried.status.as_u16(), tried.body["outcome"].as_str().unwrap_or_default()), expected, "{tried:?}");
+    }
     assert_eq!(operator.put("/v1/repositories/a", named).await.status, 201);
     node.stop().await;
 }

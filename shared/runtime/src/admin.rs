@@ -174,10 +174,14 @@ impl Handler for Listening {
 
 fn not_admitted(why: NotAdmitted) -> Problem {
     match why {
-        NotAdmitted::Unauthorized => Problem::new(
+        NotAdmitted::Missing | NotAdmitted::Wrong => Problem::new(
             StatusCode::UNAUTHORIZED,
             "unauthorized",
-            "The token for metrics is missing or wrong",
+            if why == NotAdmitted::Wrong {
+                "The token for metrics is wrong"
+            } else {
+                "The token for metrics is missing"
+            },
             "Send the token of `metrics_token_file` in `[admin]` as `Authorization: Bearer <token>`.",
         )
         .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),

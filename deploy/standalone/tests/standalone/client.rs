@@ -170,6 +170,45 @@ fn all_take_part(trial: &Trial) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn clusters_are_added(trial: &Trial) -> anyhow::Result<()> {
+    trial.succeeds("delete agent cluster-1")?;
+    assert!(trial.succeeds("get agents --by edge")?.contains("edge-1"));
+    let added = trial.succeeds("cluster add cluster-2 -l ring=stable --assign shop --key fleet.key")?;
+    assert!(
+        added.contains("assignment cluster-2 created") && added.contains("--token-file cluster-2.token"),
+        "{added}"
+    );
+    assert!(trial.dir.path().join("cluster-2.token").is_file());
+    assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
+    assert!(trial.succeeds("get agents")?.contains("1 agent has an entry, and no edge has reported it: cluster-2"));
+    assert!(trial.succeeds("get agents cluster-2")?.contains("no edge has reported it"));
+    assert!(trial.fails("cluster add cluster-3 --key fleet.key", 1)?.contains("--opens"));
+    assert!(trial.fails("describe agent cluster-3", 1)?.contains("no agent"));
+    // Another token for it changes nothing else.
+    let again = trial.succeeds("cluster add cluster-2 --key fleet.key --opens shop --out again.token")?;
+    assert!(again.contains("agent cluster-2 is there"), "{again}");
+    assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
+    assert!(trial.fails("cluster add cluster-2 -l ring=canary", 1)?.contains("weir apply"));
+    Ok(())
+}
+
+fn what_is_refused_is_refused_by_a_dry_run_too(trial: &Trial) -> anyhow::Result<()> {
+    fs::write(trial.dir.path().join("other-token"), "a-token-of-another-hub\n")?;
+    let wrong = trial.fails("get services --token-file other-token", 1)?;
+    assert!(wrong.contains("another hub") && !wrong.contains("missing"), "{wrong}");
+    fs::write(trial.dir.path().join("wrong.toml"), "[[agent]]\nname = \"cluster-9\"\nlabel = {}\n")?;
+    assert!(trial.fails("apply -f wrong.toml --dry-run", 1)?.contains("labels"), "a misspelt key");
+    fs::write(trial.dir.path().join("local.toml"), "[[repository]]\nname = \"local\"\nurl = \"/srv/git/local\"\n")?;
+    for command in ["apply -f local.toml --dry-run", "apply -f local.toml"] {
+        assert!(trial.fails(command, 1)?.contains("only from other machines"), "{command}");
+    }
+    fs::write(trial.dir.path().join("of-file.toml"), "[[service]]\nname = \"shop\"\nrepository = \"shop\"\n")?;
+    for command in ["apply -f of-file.toml --dry-run", "apply -f of-file.toml"] {
+        assert!(trial.fails(command, 1)?.contains("configuration file"), "{command}");
+    }
+    Ok(())
+}
+
 #[test]
 fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<()> {
     let trial = Trial::start()?;
@@ -232,23 +271,8 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     fs::write(trial.dir.path().join("none.toml"), "")?;
     assert!(trial.fails("apply -f none.toml --prune --prefix to-", 1)?.contains("--yes"));
     assert!(trial.succeeds("apply -f none.toml --prune --prefix to- --yes")?.contains("to-canaries deleted"));
-    trial.succeeds("delete agent cluster-1")?;
-    let added = trial.succeeds("cluster add cluster-2 -l ring=stable --assign shop --key fleet.key")?;
-    assert!(
-        added.contains("assignment cluster-2 created") && added.contains("--token-file cluster-2.token"),
-        "{added}"
-    );
-    assert!(trial.dir.path().join("cluster-2.token").is_file());
-    assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
-    assert!(trial.fails("cluster add cluster-3 --key fleet.key", 1)?.contains("--opens"));
-    assert!(trial.fails("describe agent cluster-3", 1)?.contains("no agent"));
-    // Another token for it changes nothing else.
-    let again = trial.succeeds("cluster add cluster-2 --key fleet.key --opens shop --out again.token")?;
-    assert!(again.contains("agent cluster-2 is there"), "{again}");
-    assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
-    assert!(trial.fails("cluster add cluster-2 -l ring=canary", 1)?.contains("weir apply"));
-    fs::write(trial.dir.path().join("wrong.toml"), "[[agent]]\nname = \"cluster-9\"\nlabel = {}\n")?;
-    assert!(trial.fails("apply -f wrong.toml --dry-run", 1)?.contains("labels"), "a misspelt key");
+    clusters_are_added(&trial)?;
+    what_is_refused_is_refused_by_a_dry_run_too(&trial)?;
     assert!(trial.fails("forget edge paris", 1)?.contains("paris"));
     all_take_part(&trial)?;
     assert!(trial.fails("delete assignment to-canaries", 1)?.contains("to-canaries"));
