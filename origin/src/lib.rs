@@ -53,10 +53,6 @@ pub mod proof {
 
     pub use crate::record_engine::prove;
 }
-/// The records of a cluster, read without an origin.
-pub mod cluster_records {
-    pub use crate::cluster::{ListedMember, ListedRepository, Listing, list};
-}
 pub use families::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;

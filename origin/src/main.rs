@@ -2,7 +2,6 @@
 
 mod check_command;
 mod keys_command;
-mod members_command;
 mod verify_command;
 
 use std::path::{Path, PathBuf};
@@ -48,7 +47,6 @@ struct Arguments {
 enum Command {
     Check(check_command::CheckArguments),
     Keys(keys_command::KeysArguments),
-    Members(members_command::MembersArguments),
     Verify(verify_command::VerifyArguments),
 }
 
@@ -70,7 +68,6 @@ async fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Check(arguments)) => return check_command::run(&arguments).await,
         Some(Command::Keys(arguments)) => return failure::exit_code(PROGRAM, keys_command::run(arguments)),
-        Some(Command::Members(arguments)) => return members_command::run(&arguments).await,
         Some(Command::Verify(arguments)) => return verify_command::run(&arguments).await,
         None => {}
     }

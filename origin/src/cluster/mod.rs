@@ -7,7 +7,6 @@
 
 mod digests;
 mod engine;
-mod listing;
 mod metrics;
 mod mirrors;
 mod owner;
@@ -31,7 +30,6 @@ use weir_publish::Validity;
 use weir_store::Version;
 
 pub(crate) use self::digests::digests;
-pub use self::listing::{ListedMember, ListedRepository, Listing, list};
 pub(crate) use self::metrics::ClusterMetrics;
 pub(crate) use self::mirrors::Source as MirrorSource;
 pub(crate) use self::owner::{Owner, owner};

@@ -97,13 +97,11 @@ fn a_cluster_without_its_engine_is_refused() {
     let home = Home::new();
     let (code, _, errors) = run(&["check"], &home, "");
     assert!(code == Some(2) && errors.contains("there is no section [cluster]"), "{errors}");
-    for arguments in [&["check"][..], &["members"], &["--check-config"], &[]] {
+    for arguments in [&["check"][..], &["--check-config"], &[]] {
         let (code, _, errors) = run(arguments, &home, CLUSTER);
         assert!(code == Some(2) && errors.contains("needs [store] url of a bucket"), "{errors}");
     }
     let config = bucket(&home, "http://127.0.0.1:1");
     let (code, _, errors) = run(&["check"], &home, &config);
     assert!(code == Some(1) && errors.contains("could not be checked"), "{errors}");
-    let (code, _, errors) = run(&["members"], &home, &config);
-    assert!(code == Some(1) && errors.contains("nodes/"), "{errors}");
 }

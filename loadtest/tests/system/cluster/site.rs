@@ -11,17 +11,19 @@ use http::StatusCode;
 use serde::Deserialize;
 use tempfile::TempDir;
 use weir_loadtest::git_server::{self, GitServer};
-use weir_loadtest::processes::{Node, binary, until};
+use weir_loadtest::processes::{Node, until};
 use weir_loadtest::scrape;
 use weir_runtime::certificates;
 
 use super::engine::{Engine, EngineKind};
 use super::network::{HARNESS, Machine, sh};
 use super::upstream::Upstream;
+use crate::operators::{TOKEN, curl};
 
 const GIT_PORT: u16 = 8443;
 const ORIGIN_PORT: u16 = 7400;
 const EDGE_PORT: u16 = 7443;
+const OPERATOR_PORT: u16 = 7401;
 const ADMIN_PORT: u16 = 7490;
 
 /// The room of an origin's `data_dir`, in MiB. A mirror has about a tenth of one.
@@ -76,6 +78,7 @@ impl Site {
         let git = GitServer::start_at(git, dir.path(), &dir.path().join("git-certificates")).await?;
         fs::copy(git.ca(), dir.path().join("git-ca.pem"))?;
         fs::write(dir.path().join("git-password"), format!("{}\n", git_server::PASSWORD))?;
+        fs::write(dir.path().join("operator-token"), TOKEN)?;
         ["s3-id", "s3-secret"].iter().try_for_each(|name| fs::write(dir.path().join(name), name))?;
 
         let machines =
@@ -128,12 +131,14 @@ impl Site {
                 let listen = SocketAddr::from((machine.address, ORIGIN_PORT));
                 let config = format!(
                     "name = \"{name}\"\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\ndata_dir = \"{name}-data\"\n\
+                     operator_listen = \"{operators}\"\n[operator_api]\noperator_token_file = \"operator-token\"\n\
                      [tls]\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\nclient_ca = \"ca.pem\"\n\
                      [limits]\nrequests_per_minute_per_host = {requests}\n[signing]\nkeys = [{keys}]\n\
                      [store]\n{store}\
                      [cluster]\nadvertise = \"https://{listen}\"\nsession_ttl = \"{ttl:?}\"\n{cluster}\
                      {repositories}",
                     admin = admin(&machine),
+                    operators = SocketAddr::from((machine.address, OPERATOR_PORT)),
                     ttl = plan.ttl,
                     // All repositories are on one host: their polls must not wait for its budget.
                     requests = 1_200.max(6 * plan.repositories),
@@ -200,29 +205,32 @@ impl Site {
         self.dir.keep()
     }
 
-    /// The owner of each repository, as the engine's records say. `None`: one has no owner now, or the engine does not
-    /// answer.
+    /// The owner of each repository, as the first origin that answers has it. `None`: one has no owner now, or none answers.
     pub(crate) async fn owners(&self, repositories: usize) -> Option<BTreeMap<String, String>> {
-        let mut members = tokio::process::Command::new(binary("weir-origin").ok()?);
-        members.args(["members", "--json", "--config"]).arg(self.path("origin_1.toml"));
-        let listing: Listing = serde_json::from_slice(&members.output().await.ok()?.stdout).ok()?;
-        let owned = listing.repositories.into_iter().filter(|repository| repository.is_current);
-        let owners: BTreeMap<_, _> = owned.filter_map(|one| Some((one.name, one.owner?))).collect();
-        (owners.len() == repositories).then_some(owners)
+        for origin in self.origins.iter().filter(|origin| origin.node.pid().is_some()) {
+            let url = format!("https://{}:{OPERATOR_PORT}/v1/members?repositories", origin.address.ip());
+            let Ok((200, mut listed)) = curl(&self.path("ca.pem"), "GET", url, None).await else { continue };
+            let members: Vec<Listed> = serde_json::from_value(listed["members"].take()).ok()?;
+            let owned = members.into_iter().flat_map(|Listed { name, owns }| {
+                owns.names.into_iter().map(move |repository| (repository, name.clone()))
+            });
+            let owners: BTreeMap<_, _> = owned.collect();
+            return (owners.len() == repositories).then_some(owners);
+        }
+        None
     }
 }
 
-/// What `weir-origin members` prints.
-#[derive(Deserialize)]
-struct Listing {
-    repositories: Vec<Listed>,
-}
-
+/// A member in `/v1/members`.
 #[derive(Deserialize)]
 struct Listed {
     name: String,
-    owner: Option<String>,
-    is_current: bool,
+    owns: Owns,
+}
+
+#[derive(Deserialize)]
+struct Owns {
+    names: Vec<String>,
 }
 
 impl Placed {
