@@ -9,6 +9,7 @@ use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::describe::output_of;
+use crate::edge::EdgeArguments;
 use crate::http::{Client, Query, if_permitted};
 use crate::kind::{Kind, segment};
 use crate::text::{Clock, counted, followed, revision, shortened, text};
@@ -20,6 +21,8 @@ pub struct ExplainArguments {
     agent: String,
     /// The service
     service: String,
+    #[command(flatten)]
+    edge: EdgeArguments,
     /// Show times in UTC, and not how long ago they were
     #[arg(long)]
     utc: bool,
@@ -41,7 +44,9 @@ struct Found {
 
 pub(crate) async fn run(arguments: &ExplainArguments) -> anyhow::Result<()> {
     let ExplainArguments { agent, service, .. } = arguments;
-    let (client, clock) = (Client::new(&arguments.connection)?, Clock::new(arguments.utc));
+    let (connection, clock) = (arguments.connection.resolve()?, Clock::new(arguments.utc));
+    let edge = arguments.edge.ask(connection.ca.clone(), agent, service).await?;
+    let client = Client::of(connection)?;
     let agents: Query = vec![("agent", segment(agent)?.to_owned())];
     let rows: Query = vec![("agent", agent.clone()), ("service", segment(service)?.to_owned())];
     let (rows, answer) = client.list("/v1/fleet/rows", &rows, "rows").await?;
@@ -58,7 +63,12 @@ pub(crate) async fn run(arguments: &ExplainArguments) -> anyhow::Result<()> {
     if [&found.service, &found.row, &found.agent, &found.entry].into_iter().all(Option::is_none) {
         bail!("the hub knows neither an agent `{agent}` nor a service `{service}`");
     }
-    print(story(agent, service, &found, clock).join("\n"))?;
+    let published = found.service.as_ref().map_or(&Value::Null, |document| &document["status"]["published"]);
+    let mut lines = story(agent, service, &found, clock);
+    for (number, said) in edge.iter().flat_map(|edge| edge.lines(published, clock)).enumerate() {
+        lines.push(format!("  {:10} {said}", if number == 0 { "edge" } else { "" }));
+    }
+    print(lines.join("\n"))?;
     crate::not_known::print(&found.answer, clock)
 }
 

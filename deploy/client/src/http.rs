@@ -74,7 +74,10 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(arguments: &ConnectionArguments) -> anyhow::Result<Self> {
-        let Connection { server, ca, token, identity } = arguments.resolve()?;
+        Self::of(arguments.resolve()?)
+    }
+
+    pub(crate) fn of(Connection { server, ca, token, identity }: Connection) -> anyhow::Result<Self> {
         let identity = identity.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
         let mut tls = match &ca {
             Some(ca) => tls::client_config(ca, identity)?,

@@ -8,6 +8,7 @@ mod contexts;
 mod deliver;
 mod describe;
 mod doctor;
+mod edge;
 mod explain;
 mod fleet;
 mod get;

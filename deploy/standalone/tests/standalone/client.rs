@@ -1,6 +1,7 @@
 //! The operators' commands, against a hub with one agent.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ struct Trial {
     upstream: GitRepository,
     /// The first commit.
     first: String,
+    /// The admin listener of the edge.
+    edge: SocketAddr,
     _running: Running,
 }
 
@@ -40,6 +43,7 @@ impl Trial {
         let at = dir.path();
         weir_runtime::certificates::write(at, &[])?;
         let (origin, operators, edge) = (free_address()?, free_address()?, free_address()?);
+        let edge_admin = free_address()?;
         fs::write(at.join("operator-token"), "a-token-of-operators\n")?;
         fs::write(
             at.join("origin.toml"),
@@ -55,7 +59,7 @@ impl Trial {
         fs::write(
             at.join("edge.toml"),
             format!(
-                "name = \"edge-1\"\nlisten = \"{edge}\"\n[tls]\ncertificate = \"edge.pem\"\nkey = \"edge.key\"\n\
+                "name = \"edge-1\"\nlisten = \"{edge}\"\nadmin_listen = \"{edge_admin}\"\n[tls]\ncertificate = \"edge.pem\"\nkey = \"edge.key\"\n\
                  [auth]\nmode = \"required\"\nkeys = [\"fleet.key.pub\"]\n\
                  [cache]\ndir = \"edge-cache\"\ndisk = \"1GiB\"\nmemory = \"64MiB\"\n\
                  [[origin]]\nurl = \"https://{origin}\"\nca = \"ca.pem\"\n\
@@ -90,7 +94,7 @@ impl Trial {
         };
         begin(Path::new(weir), &["hub", "--origin", "origin.toml", "--edge", "edge.toml"])?;
         begin(&binary("weir-agent")?, &["--config", "agent.toml"])?;
-        let trial = Self { dir, upstream, first, _running: running };
+        let trial = Self { dir, upstream, first, edge: edge_admin, _running: running };
         let added = format!("context add trial --server https://{operators} --ca ca.pem --token-file operator-token");
         trial.succeeds(&added)?;
         Ok(trial)
@@ -246,6 +250,8 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     assert!(diff.contains("~ version") && diff.contains("1 changed"), "{diff}");
     let story = trial.succeeds("explain cluster-1 shop")?;
     assert!(story.contains("it has what is published") && story.contains("by to-canaries"), "{story}");
+    let story = trial.succeeds(&format!("explain cluster-1 shop --edge http://{}", trial.edge))?;
+    assert!(story.contains(&format!("has {}, fresh", &second[..12])) && story.contains("heard the agent"), "{story}");
     let described = trial.succeeds("describe agent cluster-1")?;
     assert!(described.contains("canary") && described.contains(&second[..12]), "{described}");
 
