@@ -164,6 +164,8 @@ fn errors_of_all_sections_are_reported_with_the_right_notation_of_sizes() {
 #[test]
 fn an_operator_without_credentials_or_with_those_of_another_is_refused() {
     let hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    // `printf '' | sha256sum`, in either notation.
+    let of_nothing = "E3B0C44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let load = |operators: &str| load(&EXAMPLE.replacen("[[repository]]", &format!("{operators}\n[[repository]]"), 1));
     let one = |name: &str, keys: &str| format!("[[operator]]\nname = \"{name}\"\n{keys}\n");
     let ana = one("ana", &format!("role = \"view\"\ntoken_sha256 = \"{hash}\""));
@@ -172,11 +174,16 @@ fn an_operator_without_credentials_or_with_those_of_another_is_refused() {
     for (operators, part) in [
         (one("ana", "role = \"view\""), "operator `ana`: give it `token_sha256` or `certificate`"),
         (one("ana", "role = \"view\"\ntoken_sha256 = \"secret\""), "64 hexadecimal digits"),
+        (one("ana", &format!("role = \"view\"\ntoken_sha256 = \"{of_nothing}\"")), "the digest of an empty text"),
         (one("ana", "role = \"define\"\ncertificate = \"ana\""), "needs `repositories`"),
         (one("ana", "role = \"admin\"\ncertificate = \"ana\"\nservices = [\"x\"]"), "has no `services`"),
         (one("token", "role = \"view\"\ncertificate = \"ana\""), "`token` is the name of"),
         (one("ana", "role = \"root\"\ncertificate = \"ana\""), "unknown variant `root`"),
         (format!("{ana}{}", ana.replace("\"ana\"", "\"bob\"")), "two operators have the token_sha256"),
+        (
+            "[operator]\nkey = \"a\"\n[operator_api]\nkey = \"b\"\n".to_owned(),
+            "[operator] is the former name of [operator_api]",
+        ),
     ] {
         let error = load(&operators).unwrap_err();
         assert!(error.contains(part), "{operators}: {error}");

@@ -2,6 +2,7 @@
 //!
 //! `WEIR_NEMESIS_SEED=n` makes the faults of one seed.
 
+mod commands;
 mod cost;
 mod engine;
 mod history;

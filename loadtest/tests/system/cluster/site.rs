@@ -208,7 +208,7 @@ impl Site {
     /// The owner of each repository, as the first origin that answers has it. `None`: one has no owner now, or none answers.
     pub(crate) async fn owners(&self, repositories: usize) -> Option<BTreeMap<String, String>> {
         for origin in self.origins.iter().filter(|origin| origin.node.pid().is_some()) {
-            let url = format!("https://{}:{OPERATOR_PORT}/v1/members?repositories", origin.address.ip());
+            let url = format!("{}/v1/members?repositories", origin.operators());
             let Ok((200, mut listed)) = curl(&self.path("ca.pem"), "GET", url, None).await else { continue };
             let members: Vec<Listed> = serde_json::from_value(listed["members"].take()).ok()?;
             let owned = members.into_iter().flat_map(|Listed { name, owns }| {
@@ -238,6 +238,11 @@ impl Placed {
         // The role comes first in the name of the file.
         let node = Node::new(dir, &name.replace('-', "_"), admin(&machine), config)?.in_network_of(machine.process());
         Ok(Self { name: name.to_owned(), node, address: (machine.address, port).into(), machine })
+    }
+
+    /// The listener for operators of an origin.
+    pub(crate) fn operators(&self) -> String {
+        format!("https://{}:{OPERATOR_PORT}", self.address.ip())
     }
 }
 

@@ -1,0 +1,122 @@
+//! The commands of operators, at an origin that does not own what they are about.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tokio::process::Command;
+use weir_loadtest::processes::{binary, until};
+
+use super::engine::EngineKind;
+use super::network::{Part, isolated};
+use super::site::{Plan, Site};
+use super::{on_machines, until_settled};
+
+const REPOSITORIES: usize = 4;
+
+/// `weir` as an operator of one origin.
+struct Weir {
+    program: PathBuf,
+    dir: PathBuf,
+    server: String,
+}
+
+impl Weir {
+    /// The exit status of a command, and what it printed and said.
+    async fn run(&self, command: &str) -> anyhow::Result<(Option<i32>, String)> {
+        let mut weir = Command::new(&self.program);
+        weir.args(command.split(' ')).args([
+            "--server",
+            &self.server,
+            "--ca",
+            "ca.pem",
+            "--token-file",
+            "operator-token",
+        ]);
+        let output = weir.current_dir(&self.dir).env_clear().output().await?;
+        let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+        Ok((output.status.code(), said))
+    }
+
+    /// Runs a command that succeeds.
+    async fn succeeds(&self, command: &str) -> anyhow::Result<String> {
+        let (status, said) = self.run(command).await?;
+        ensure!(status == Some(0), "weir {command}: {status:?} {said}");
+        Ok(said)
+    }
+
+    /// Runs a command that prints this.
+    async fn says(&self, command: &str, expected: &[&str]) -> anyhow::Result<()> {
+        let said = self.succeeds(command).await?;
+        let missing = expected.iter().find(|part| !said.contains(**part));
+        ensure!(missing.is_none(), "weir {command} does not say {missing:?}: {said}");
+        Ok(())
+    }
+
+    async fn until(&self, command: &str, expected: &str) -> anyhow::Result<()> {
+        let says = async || self.run(command).await.is_ok_and(|(_, said)| said.contains(expected));
+        until(&format!("weir {command} says {expected}"), says).await
+    }
+}
+
+#[test]
+fn an_origin_that_owns_nothing_of_it_answers_commands() -> anyhow::Result<()> {
+    let parts: [Part<'_>; 1] = [("on a bucket", || on_machines(commands()))];
+    isolated("cluster::commands::an_origin_that_owns_nothing_of_it_answers_commands", &parts, false)
+}
+
+async fn commands() -> anyhow::Result<()> {
+    let plan = Plan {
+        engine: EngineKind::Bucket,
+        origins: 2,
+        edges: 1,
+        repositories: REPOSITORIES,
+        composed: 0,
+        ttl: Duration::from_secs(15),
+        poll_interval: Duration::from_secs(60),
+        fresh: Duration::from_secs(1),
+    };
+    let Some(mut site) = Site::start(&plan).await? else { return Ok(()) };
+    until_settled(&site).await?;
+    until("all have an owner", async || site.owners(REPOSITORIES).await.is_some()).await?;
+    let owners = site.owners(REPOSITORIES).await.context("one lost its owner")?;
+    let (name, owner) = owners.first_key_value().context("there are repositories")?;
+    let other = site.origins[..2].iter().find(|origin| origin.name != *owner).context("there are two origins")?;
+    let weir = Weir { program: binary("weir")?, dir: site.path(""), server: other.operators() };
+    let at = site.upstreams.iter().position(|upstream| upstream.name == *name).context("it has an upstream")?;
+    let first = site.upstreams[at].newest.clone();
+
+    weir.says("get members -o wide", &["origin-1", "origin-2", name]).await?;
+    weir.says(&format!("get services {name}"), &["following", &first[..12]]).await?;
+    weir.says(&format!("describe repository {name}"), &["healthy", name]).await?;
+    weir.says("get repositories", &["healthy"]).await?;
+    site.upstreams[at].push()?;
+    let second = site.upstreams[at].newest.clone();
+    weir.says(&format!("refresh {name}"), &["is polled"]).await?;
+    weir.until(&format!("get services {name}"), &second[..12]).await?;
+    weir.says(&format!("history {name}"), &[&first[..12], &second[..12]]).await?;
+    weir.says(&format!("diff {name}"), &["~ version", "1 changed"]).await?;
+
+    let back = format!("rollback {name} previous --reason INC-42");
+    weir.says(&back, &[&first[..12]]).await?;
+    let (status, again) = weir.run(&back).await?;
+    ensure!(status == Some(1) && again.contains("rolled back already"), "{status:?} {again}");
+    weir.says(&format!("describe service {name}"), &["pinned", "INC-42", "token"]).await?;
+    weir.says(&format!("unpin {name} --reason mended"), &["follows again"]).await?;
+    weir.until(&format!("get services {name}"), &second[..12]).await?;
+    weir.says(&format!("history {name}"), &["INC-42", "mended"]).await?;
+    weir.says(&format!("pin {name}"), &[&second[..12]]).await?;
+    weir.says(&format!("unpin {name}"), &["follows again"]).await?;
+
+    let document =
+        format!("[[service]]\nname = \"more\"\nrepository = \"{name}\"\nref = \"main\"\nfolder = \"deploy\"\n");
+    fs::write(site.path("more.toml"), document)?;
+    weir.says("apply -f more.toml --dry-run", &["more would be created", "1 entry"]).await?;
+    weir.says("apply -f more.toml", &["service more created"]).await?;
+    weir.until("get services more", &second[..12]).await?;
+    weir.says("delete service more", &["deleted"]).await?;
+    let (status, gone) = weir.run("describe service more").await?;
+    ensure!(status == Some(1) && gone.contains("no service `more`"), "{status:?} {gone}");
+    Ok(())
+}
