@@ -75,6 +75,9 @@ fn of_greeting(greeting: &Greeting, now: SystemTime) -> Vec<Finding> {
     let services = if me["services"].is_null() { "all services".to_owned() } else { text(&me["services"]) };
     let (name, role, by) = (text(&me["name"]), text(&me["role"]), text(&me["by"]));
     let mut found = vec![(Verdict::Ok, "sign in", format!("as {name}, {role} of {services}, by a {by}"), None)];
+    // An origin of an earlier release does not say its own.
+    let (mine, theirs) = (env!("CARGO_PKG_VERSION"), me["version"].as_str().unwrap_or("not known"));
+    found.push((Verdict::Ok, "version", format!("of weir {mine}, of the origin {theirs}"), None));
     if let Some(ends) = greeting.certificate_ends {
         let left = ends.duration_since(now).unwrap_or_default();
         let message = format!("of the origin: it ends in {}", short(left));
@@ -156,7 +159,7 @@ mod tests {
     fn what_does_not_take_part_is_named() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let well = Greeting {
-            who: json!({"name": "ana", "role": "deliver", "services": ["shop-*"], "by": "token"}),
+            who: json!({"name": "ana", "role": "deliver", "services": ["shop-*"], "by": "token", "version": "0.1.9"}),
             date: Some(now),
             certificate_ends: Some(now + ENDS_SOON),
         };
@@ -168,7 +171,8 @@ mod tests {
         assert!(said.iter().all(|(verdict, _)| *verdict == Verdict::Ok), "{said:?}");
         let ill = Greeting { date: Some(now + Duration::from_secs(60)), certificate_ends: Some(now), ..well };
         let said = words(of_greeting(&ill, now));
-        assert!(said[1..].iter().all(|(verdict, _)| *verdict == Verdict::Warn), "{said:?}");
+        assert!(said[1].1.ends_with("of the origin 0.1.9"), "{said:?}");
+        assert!(said[2..].iter().all(|(verdict, _)| *verdict == Verdict::Warn), "{said:?}");
         let members = json!({
             "members": [{"name": "one", "state": "active"}, {"name": "two", "state": "outside"}],
             "unowned": {"repositories": 3},

@@ -50,8 +50,9 @@ impl Caller {
 pub(super) fn whoami(head: &Parts, caller: &Caller) -> Result<Response<Body>, Problem> {
     no_keys(head)?;
     let by = if caller.proof == Proof::Token { "token" } else { "certificate" };
-    let Permissions { role, services, .. } = &caller.may;
-    Ok(uncached(&json!({ "name": caller.name, "role": role, "services": services.as_deref(), "by": by })))
+    let (Permissions { role, services, .. }, version) = (&caller.may, env!("CARGO_PKG_VERSION"));
+    let services = services.as_deref();
+    Ok(uncached(&json!({ "name": caller.name, "role": role, "services": services, "by": by, "version": version })))
 }
 
 /// Checks credentials. Clones are cheap, and share the operators.

@@ -96,7 +96,10 @@ async fn an_operator_with_services_sees_and_defines_only_these() {
     let document = |repository: &str| json!({ "repository": repository, "ref": "main", "folder": "deploy" });
     assert_eq!(root.put("/v1/services/blog-prod", document("blog")).await.status, 201);
     let me = ana.get("/v1/whoami").await.body;
-    assert_eq!(me, json!({ "name": "ana", "role": "define", "services": ["shop-*"], "by": "certificate" }));
+    let version = env!("CARGO_PKG_VERSION");
+    let expected =
+        json!({ "name": "ana", "role": "define", "services": ["shop-*"], "by": "certificate", "version": version });
+    assert_eq!(me, expected);
 
     let parts = |part: Value| json!({ "parts": [{ "repository": "shop", "ref": "main", "folder": "deploy", "to": "a" }, part] });
     for (name, document) in [

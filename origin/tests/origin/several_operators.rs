@@ -146,7 +146,8 @@ async fn any_origin_answers_operators_as_the_owner_would() {
     let certified = Operator::without_token(&pair.home, &pair.nodes[0], Some("operator"));
     let pinned = certified.send(Method::PUT, &format!("{path}/pin"), &[], None).await;
     let me = certified.get("/v1/whoami").await.body;
-    assert_eq!(me, json!({ "name": "operator-1", "role": "admin", "services": null, "by": "certificate" }));
+    assert_eq!([&me["name"], &me["role"], &me["by"]], ["operator-1", "admin", "certificate"]);
+    assert!(me["services"].is_null(), "{me}");
     assert_eq!((pinned.status.as_u16(), &pinned.body["status"]["condition"]), (200, &json!("pinned")), "{pinned:?}");
     assert_eq!(pair.operators[0].delete(&format!("{path}/pin")).await.status, 200);
     assert_eq!(pair.operators[0].get("/v1/services/none").await.problem().0, "no-such-service");
