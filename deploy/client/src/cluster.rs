@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -23,7 +23,10 @@ Examples:
   weir cluster add cluster-7 --label ring=canary
       An entry with labels: assignments by labels find the cluster.
   weir cluster add cluster-7 --assign 'shop-*' --key fleet.key --edge https://edge.example:7443
-      Also assigns services, and issues a token that opens them; it prints what to run at the cluster.";
+      Also assigns services, and issues a token that opens them; it prints what to run at the cluster.
+  kubectl get --raw /openid/v1/jwks >cluster-7.json
+  weir cluster add cluster-7 --assign 'shop-*' --issuer https://kubernetes.default.svc --jwks cluster-7.json
+      Accepts the tokens that the cluster makes itself, in place of an issued one.";
 
 /// What to do with clusters.
 #[derive(Debug, Subcommand)]
@@ -45,10 +48,22 @@ pub struct AddArguments {
     #[arg(long, value_name = "PATTERN")]
     assign: Vec<NameGlob>,
     /// The private key that `weir token key` made: a token is issued
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "credential")]
     key: Option<PathBuf>,
-    /// Services that the token opens [default: those of --assign]; may be repeated
-    #[arg(long, value_name = "PATTERN", requires = "key")]
+    /// The public keys with which the cluster signs tokens itself: its tokens are accepted, and none is issued
+    #[arg(long, value_name = "FILE", group = "credential", requires = "issuer")]
+    jwks: Option<PathBuf>,
+    /// The `iss` of these tokens
+    #[arg(long, value_name = "URL", requires = "jwks")]
+    issuer: Option<String>,
+    /// The `sub` of these tokens; may be repeated
+    #[arg(long, value_name = "PATTERN", default_value = "system:serviceaccount:weir:agent")]
+    subject: Vec<String>,
+    /// The `aud` of these tokens
+    #[arg(long, value_name = "TEXT", default_value = "weir")]
+    audience: String,
+    /// Services that the tokens open [default: those of --assign]; may be repeated
+    #[arg(long, value_name = "PATTERN", requires = "credential")]
     opens: Vec<NameGlob>,
     /// How long the token is valid
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse)]
@@ -74,6 +89,9 @@ pub(crate) async fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     if !arguments.assign.is_empty() {
         wanted.push((Kind::Assignment, json!({ "agents": name, "services": arguments.assign })));
     }
+    if let Some(jwks) = &arguments.jwks {
+        wanted.push((Kind::Issuer, issuer(arguments, jwks)?));
+    }
     let mut new = Vec::new();
     for (kind, document) in wanted {
         match client.find(&kind.path(name)?).await? {
@@ -95,6 +113,9 @@ pub(crate) async fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         print(format_args!("{}: a token until {}", out.display(), humantime::format_rfc3339_seconds(issued.until)))?;
         eprintln!("{}", issued.advice);
         command = format!("{command} --token-file {}", out.display());
+    } else if arguments.jwks.is_some() {
+        print("Edges accept these tokens with `keys_from_origins = true` in [auth].")?;
+        command = format!("{command} --token-file /var/run/weir/token");
     }
     Ok(print(format_args!(
         "\nRun at the cluster, with the token and the authority of the edge:\n  {command} --ca ca.pem"
@@ -112,12 +133,28 @@ fn is_as_asked_for(kind: Kind, name: &str, present: &Value, wanted: &Value) -> a
     Ok(print(format_args!("{} {name} is there", kind.singular()))?)
 }
 
-fn issued(arguments: &AddArguments, key: &Path) -> anyhow::Result<Issued> {
+/// The services that the tokens open.
+fn opened(arguments: &AddArguments) -> anyhow::Result<&Vec<NameGlob>> {
     let services = if arguments.opens.is_empty() { &arguments.assign } else { &arguments.opens };
     if services.is_empty() {
         bail!("say what the token opens: --opens 'shop-*'");
     }
-    let (subject, services, labels) = (arguments.name.clone(), services.clone(), arguments.label.clone());
+    Ok(services)
+}
+
+/// The document of the issuer of the cluster's own tokens.
+fn issuer(arguments: &AddArguments, jwks: &Path) -> anyhow::Result<Value> {
+    let text = std::fs::read_to_string(jwks).with_context(|| format!("cannot read {}", jwks.display()))?;
+    let jwks: Value = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", jwks.display()))?;
+    let AddArguments { issuer, audience, subject, name, .. } = arguments;
+    let services = opened(arguments)?;
+    Ok(
+        json!({ "issuer": issuer, "audience": audience, "subjects": subject, "agent": name, "services": services, "jwks": jwks }),
+    )
+}
+
+fn issued(arguments: &AddArguments, key: &Path) -> anyhow::Result<Issued> {
+    let (subject, services, labels) = (arguments.name.clone(), opened(arguments)?.clone(), arguments.label.clone());
     issue(key, &Wanted { subject, services, labels, expires: arguments.expires, id: None })
 }
 

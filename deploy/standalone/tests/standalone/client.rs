@@ -193,6 +193,14 @@ fn clusters_are_added(trial: &Trial) -> anyhow::Result<()> {
     assert!(again.contains("agent cluster-2 is there"), "{again}");
     assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
     assert!(trial.fails("cluster add cluster-2 -l ring=canary", 1)?.contains("weir apply"));
+    // It signs tokens itself.
+    let jwks = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"one","x":"AAAA"}]}"#;
+    fs::write(trial.dir.path().join("cluster-3.json"), jwks)?;
+    let signs = "--issuer https://kubernetes.default.svc --jwks cluster-3.json";
+    assert!(trial.fails(&format!("cluster add cluster-3 {signs}"), 1)?.contains("--opens"));
+    let added = trial.succeeds(&format!("cluster add cluster-3 --opens shop {signs}"))?;
+    assert!(added.contains("issuer cluster-3 created") && added.contains("keys_from_origins"), "{added}");
+    assert!(trial.succeeds("get issuers -o wide")?.contains("https://kubernetes.default.svc"));
     Ok(())
 }
 
