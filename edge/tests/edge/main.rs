@@ -32,6 +32,7 @@ mod issuers;
 mod mount;
 mod observed;
 mod oci;
+mod oci_clients;
 mod open;
 mod outage;
 mod purge;

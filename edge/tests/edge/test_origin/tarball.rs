@@ -9,7 +9,9 @@ use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publicatio
 use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{Frame, Manifest};
-use weir_protocol::oci::{MANIFEST_TYPE, OciBlob, OciForm, TARBALL_LAYER_TYPE};
+use weir_protocol::oci::{
+    EMPTY_CONFIG, EMPTY_CONFIG_TYPE, MANIFEST_TYPE, OciBlob, OciForm, TARBALL_ARTIFACT_TYPE, TARBALL_LAYER_TYPE,
+};
 
 use super::REPOSITORY;
 
@@ -114,9 +116,13 @@ impl Tarball {
         let layer = self.layer.as_ref()?;
         let Representation { digest, size, frames, .. } = layer.representation();
         let (sha256, media_type) = (Sha256::of(&layer.body()), TARBALL_LAYER_TYPE.to_owned());
-        let manifest = format!("{{\"layers\":[{{\"digest\":\"sha256:{sha256}\",\"size\":{size}}}]}}");
+        let manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": MANIFEST_TYPE, "artifactType": TARBALL_ARTIFACT_TYPE,
+            "config": { "mediaType": EMPTY_CONFIG_TYPE, "digest": format!("sha256:{}", Sha256::of(EMPTY_CONFIG)), "size": 2 },
+            "layers": [{ "mediaType": TARBALL_LAYER_TYPE, "digest": format!("sha256:{sha256}"), "size": size }],
+        });
         let layer = OciBlob { sha256, media_type, digest, size, frames };
-        Some(OciForm::new(MANIFEST_TYPE, manifest, vec![layer]))
+        Some(OciForm::new(MANIFEST_TYPE, manifest.to_string(), vec![layer]))
     }
 
     /// The same with a delta against an older tarball.
