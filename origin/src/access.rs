@@ -179,6 +179,28 @@ pub(crate) mod tests {
         }
     }
 
+    #[test]
+    fn issuers_with_urls_are_left_out_of_whole_lists_alone() {
+        let ca = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let issuer = |name: &str, jwks: serde_json::Value| -> Issuer {
+            let issuer = json!({ "name": name, "issuer": "https://i", "audience": "weir", "subjects": ["s"],
+                "jwks": jwks, "agent": "a", "services": ["*"] });
+            serde_json::from_value(issuer).unwrap()
+        };
+        let issuers =
+            [issuer("keys", json!({ "keys": [{}] })), issuer("url", json!({ "url": "https://a/", "ca": ca }))];
+        let tables = Tables { issuers: Table::new(7, issuers, []).unwrap(), ..Tables::default() };
+        let sent = SentList::new(AccessList::default(), &tables, None, &metrics());
+        let whole = AccessList::parse(&sent.whole()).unwrap();
+        let names: Vec<_> = whole.fleet().issuers.iter().map(|issuer| issuer.name.as_str()).collect();
+        assert_eq!((&*names, whole.fleet().issuers.revision()), (&["keys"][..], 7));
+        let mut sharded = AccessList::parse(&sent.sharded()).unwrap();
+        for digest in sharded.lacking() {
+            sharded.add_shard(&digest, &sent.shard(&digest).unwrap()).unwrap();
+        }
+        assert_eq!(sharded.fleet().issuers.iter().count(), 2);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn edits_of_a_second_are_sent_together_and_the_first_at_once() {
         let (edits, followed) = watch::channel(fleet(0));

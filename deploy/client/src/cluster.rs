@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
+use weir_protocol::issuer::Issuer;
 use weir_protocol::name::NodeName;
 use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::duration;
@@ -26,7 +27,10 @@ Examples:
       Also assigns services, and issues a token that opens them; it prints what to run at the cluster.
   kubectl get --raw /openid/v1/jwks >cluster-7.json
   weir cluster add cluster-7 --assign 'shop-*' --issuer https://kubernetes.default.svc --jwks cluster-7.json
-      Accepts the tokens that the cluster makes itself, in place of an issued one.";
+      Accepts the tokens that the cluster makes itself, in place of an issued one.
+  weir cluster add cluster-7 --assign 'shop-*' --issuer https://kubernetes.default.svc \\
+      --jwks https://api.cluster-7.example:6443/openid/v1/jwks --jwks-ca cluster-7-ca.pem
+      The same. Edges fetch the keys, if `key_hosts` in their [auth] has the host.";
 
 /// What to do with clusters.
 #[derive(Debug, Subcommand)]
@@ -50,9 +54,12 @@ pub struct AddArguments {
     /// The private key that `weir token key` made: a token is issued
     #[arg(long, value_name = "FILE", group = "credential")]
     key: Option<PathBuf>,
-    /// The public keys with which the cluster signs tokens itself: its tokens are accepted, and none is issued
-    #[arg(long, value_name = "FILE", group = "credential", requires = "issuer")]
-    jwks: Option<PathBuf>,
+    /// The public keys with which the cluster signs tokens itself, in place of --key: a file, or an https URL
+    #[arg(long, value_name = "FILE|URL", group = "credential", requires = "issuer")]
+    jwks: Option<String>,
+    /// The authority of the URL's host, PEM
+    #[arg(long, value_name = "FILE", requires = "jwks")]
+    jwks_ca: Option<PathBuf>,
     /// The `iss` of these tokens
     #[arg(long, value_name = "URL", requires = "jwks")]
     issuer: Option<String>,
@@ -90,6 +97,7 @@ pub(crate) async fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         wanted.push((Kind::Assignment, json!({ "agents": name, "services": arguments.assign })));
     }
     if let Some(jwks) = &arguments.jwks {
+        // The last one: it lets the agent in.
         wanted.push((Kind::Issuer, issuer(arguments, jwks)?));
     }
     let mut new = Vec::new();
@@ -143,14 +151,25 @@ fn opened(arguments: &AddArguments) -> anyhow::Result<&Vec<NameGlob>> {
 }
 
 /// The document of the issuer of the cluster's own tokens.
-fn issuer(arguments: &AddArguments, jwks: &Path) -> anyhow::Result<Value> {
-    let text = std::fs::read_to_string(jwks).with_context(|| format!("cannot read {}", jwks.display()))?;
-    let jwks: Value = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", jwks.display()))?;
+fn issuer(arguments: &AddArguments, jwks: &str) -> anyhow::Result<Value> {
+    let jwks = key_set(jwks, arguments.jwks_ca.as_deref())?;
     let AddArguments { issuer, audience, subject, name, .. } = arguments;
     let services = opened(arguments)?;
-    Ok(
-        json!({ "issuer": issuer, "audience": audience, "subjects": subject, "agent": name, "services": services, "jwks": jwks }),
-    )
+    let document = json!({ "name": name, "issuer": issuer, "audience": audience, "subjects": subject, "agent": name,
+        "services": services, "jwks": jwks });
+    serde_json::from_value::<Issuer>(document.clone())?;
+    Ok(document)
+}
+
+/// The keys of a file, or where edges fetch them.
+fn key_set(jwks: &str, ca: Option<&Path>) -> anyhow::Result<Value> {
+    let read = |file: &Path| std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
+    match (jwks.contains("://"), ca) {
+        (true, Some(ca)) => Ok(json!({ "url": jwks, "ca": read(ca)? })),
+        (true, None) => bail!("a URL needs the authority of its host: --jwks-ca FILE"),
+        (false, Some(_)) => bail!("--jwks-ca is for a URL: {jwks} is a file"),
+        (false, None) => serde_json::from_str(&read(Path::new(jwks))?).with_context(|| format!("{jwks} is no JSON")),
+    }
 }
 
 fn issued(arguments: &AddArguments, key: &Path) -> anyhow::Result<Issued> {

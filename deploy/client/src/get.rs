@@ -311,6 +311,7 @@ fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
         }
         Listed::Objects(Kind::Issuer) => {
             let keys = entry["jwks"]["keys"].as_array().map_or(0, Vec::len).to_string();
+            let keys = entry["jwks"]["url"].as_str().map_or(keys, ToOwned::to_owned);
             vec![of("name"), of("issuer"), of("agent"), keys, of("services"), of("defined_by")]
         }
         Listed::Edges => vec![

@@ -36,7 +36,7 @@ impl AccessDecision {
     pub(super) const OPEN: AccessDecision = AccessDecision::Allowed(AuthMethod::None);
 
     /// All decisions, in the order of [`index`](Self::index).
-    pub(super) const ALL: [AccessDecision; 16] = [
+    pub(super) const ALL: [AccessDecision; 17] = [
         AccessDecision::Allowed(AuthMethod::None),
         AccessDecision::Allowed(AuthMethod::Token),
         AccessDecision::Allowed(AuthMethod::Certificate),
@@ -45,6 +45,7 @@ impl AccessDecision {
         AccessDecision::Unauthorized(Refusal::Malformed),
         AccessDecision::Unauthorized(Refusal::UnknownKey),
         AccessDecision::Unauthorized(Refusal::KeyOfOrigins),
+        AccessDecision::Unauthorized(Refusal::KeysNotFetched),
         AccessDecision::Unauthorized(Refusal::RevokedKey),
         AccessDecision::Unauthorized(Refusal::BadSignature),
         AccessDecision::Unauthorized(Refusal::WrongAudience),

@@ -144,7 +144,8 @@ impl KeySet {
                 }
             }
             self.issuers.request_keys(issuer);
-            return Err(refused.map_or(Refusal::UnknownKey, refusal));
+            let unknown = if self.issuers.lacks_keys(issuer) { Refusal::KeysNotFetched } else { Refusal::UnknownKey };
+            return Err(refused.map_or(unknown, refusal));
         }
         let Some(key) = self.keys.get(token.key_id()) else {
             let is_ignored = self.ignored_keys.contains(token.key_id())

@@ -7,8 +7,9 @@ use weir_protocol::access_list::{AccessList, AccessListError, Fleet};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::token::JwkSet;
 
-use super::issuers::{AnnouncedIssuers, IssuerEntry, IssuerTable, KeyConflict, KeyOwners};
+use super::issuers::{AnnouncedIssuers, FollowedKeys, IssuerEntry, IssuerTable, KeyConflict, KeyOwners};
 use super::origin_lists::OriginLists;
+use crate::config::AuthConfig;
 
 /// The most entries that a warning names which two clusters define otherwise; the metric counts all.
 const MAX_CONFLICTS_LOGGED: usize = 10;
@@ -24,6 +25,10 @@ pub(super) struct Lists {
     /// Its issuers.
     origin_issuers: Vec<IssuerEntry>,
     announced: AnnouncedIssuers,
+    /// Those of them whose keys are fetched.
+    pub(super) followed: FollowedKeys,
+    /// Their keys are used.
+    keys_from_origins: bool,
     /// What two clusters of origins define otherwise.
     pub(super) conflicts: Vec<String>,
     /// Of the keys of all issuers.
@@ -41,7 +46,7 @@ impl Lists {
         issuers: Vec<IssuerEntry>,
         origin_lists: OriginLists,
         key_owners: KeyOwners,
-        max_issuers: usize,
+        config: &AuthConfig,
     ) -> Self {
         let (fleet, origin_issuers, announced, conflicts) = Default::default();
         let (table, key_conflicts) = Default::default();
@@ -52,11 +57,13 @@ impl Lists {
             fleet,
             origin_issuers,
             announced,
+            followed: FollowedKeys::new(config),
+            keys_from_origins: config.keys_from_origins,
             conflicts,
             key_owners,
             table,
             key_conflicts,
-            max_issuers,
+            max_issuers: config.max_issuers,
         };
         lists.join_fleets();
         lists
@@ -127,11 +134,19 @@ impl Lists {
             fleet.share(&self.fleet);
             if fleet.issuers.table() != self.fleet.issuers.table() {
                 self.origin_issuers = self.announced.entries(fleet.issuers.table());
-                self.table = None;
+                self.use_followed_keys();
             }
             self.fleet = Arc::new(fleet);
         }
         self.origin_lists.joined = self.fleet.clone();
+    }
+
+    /// Gives the issuers of origins the keys that were fetched for them.
+    pub(super) fn use_followed_keys(&mut self) {
+        if self.keys_from_origins {
+            self.followed.update(&mut self.origin_issuers);
+        }
+        self.table = None;
     }
 
     /// Replaces the keys of an issuer of the configuration.
@@ -141,17 +156,21 @@ impl Lists {
     }
 
     /// The issuers that origins announce, if their keys are not taken.
-    pub(super) fn ignored_issuers(&self, from_origins: bool) -> HashSet<String> {
-        self.origin_issuers.iter().filter(|_| !from_origins).map(|entry| entry.issuer.issuer.clone()).collect()
+    pub(super) fn ignored_issuers(&self) -> HashSet<String> {
+        self.origin_issuers
+            .iter()
+            .filter(|_| !self.keys_from_origins)
+            .map(|entry| entry.issuer.issuer.clone())
+            .collect()
     }
 
     /// The keys of all issuers, and whether they were found again. The issuers of the configuration come first: a new key in two
     /// entries is that of the first.
-    pub(super) fn issuer_table(&mut self, from_origins: bool) -> (Arc<IssuerTable>, bool) {
+    pub(super) fn issuer_table(&mut self) -> (Arc<IssuerTable>, bool) {
         if let Some(table) = &self.table {
             return (table.clone(), false);
         }
-        let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
+        let of_origins = if self.keys_from_origins { &self.origin_issuers[..] } else { &[] };
         let entries: Vec<_> = self.issuers.iter().chain(of_origins).take(self.max_issuers).cloned().collect();
         self.key_owners.update(&entries);
         let (table, conflicts) = IssuerTable::of(entries, &self.key_owners);

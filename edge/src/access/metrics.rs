@@ -1,6 +1,6 @@
 //! The metrics of access.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_runtime::metric_families;
 
 use super::decision::AccessDecision;
@@ -13,7 +13,7 @@ metric_families! {
         /// this service. The others: rejected, by reason.
         decisions: IntCounterVec = "weir_edge_authorisations_total" { result: [
             "open", "token", "certificate", "out_of_scope", "no_credential", "malformed", "unknown_key",
-            "key_of_origins", "revoked_key", "bad_signature", "wrong_audience", "wrong_subject", "no_agent", "expired", "not_yet_valid", "denied"
+            "key_of_origins", "keys_not_fetched", "revoked_key", "bad_signature", "wrong_audience", "wrong_subject", "no_agent", "expired", "not_yet_valid", "denied"
         ] };
         /// Keys that verify tokens, without revoked ones: of the edge's files and of its origins together.
         keys: IntGauge = "weir_edge_access_keys";
@@ -23,13 +23,16 @@ metric_families! {
         denied_tokens: IntGauge = "weir_edge_access_denied_tokens";
         /// Denied agents.
         denied_agents: IntGauge = "weir_edge_access_denied_agents";
-        /// Keys of issuers (`[[auth.issuer]]`).
+        /// Keys of issuers, of the configuration and of origins.
         issuer_keys: IntGauge = "weir_edge_access_issuer_keys";
         /// Issuers whose keys could not be read or fetched at the last attempt. Their last valid keys stay in use. Alert
         /// above 0.
         pub(super) issuers_failing: IntGauge = "weir_edge_access_issuers_failing";
+        /// Issuers of origins whose keys are at a URL and not fetched. `host`: `[auth] key_hosts` does not have it; the log names
+        /// each such host once. `limit`: there are more than `[auth] max_issuer_urls`, and these were defined last. Alert above 0.
+        pub(super) issuers_not_fetched: IntGaugeVec = "weir_edge_access_issuers_not_fetched" { reason: ["host", "limit"] };
         /// Fetches of the keys of issuers by URL.
-        pub(super) key_set_fetches: IntCounterVec = "weir_edge_access_key_set_fetches_total" { result: ["applied", "failed"] };
+        key_set_fetches: IntCounterVec = "weir_edge_access_key_set_fetches_total" { result: ["applied", "failed"] };
         /// 1 while the files of `[auth]` can be used. At 0 the lists that were read last are in force. Alert on 0.
         pub(super) files_readable: IntGauge = "weir_edge_access_files_readable";
         /// Agents, assignments and issuers that operators of two clusters of origins define differently. The definitions from
@@ -69,6 +72,10 @@ impl AccessMetrics {
 
     pub(super) fn decided(&self, decision: AccessDecision) {
         self.decisions[decision.index()].inc();
+    }
+
+    pub(super) fn key_set_fetched(&self, is_applied: bool) {
+        self.key_set_fetches.with_label_values(&[if is_applied { "applied" } else { "failed" }]).inc();
     }
 
     pub(super) fn set_key_set(&self, key_set: &KeySet) {

@@ -116,8 +116,8 @@ impl Access {
         let owners_file = file.key_owners();
         let key_owners = tokio::task::spawn_blocking(move || KeyOwners::read(&owners_file)).await?;
         let (persisted_owners, owners_to_persist) = watch::channel(key_owners.clone());
-        let (own_list, max_issuers) = (own.borrow_and_update().clone(), config.max_issuers);
-        let lists = Lists::new(own_list, issuers.clone(), origin_lists, key_owners, max_issuers);
+        let own_list = own.borrow_and_update().clone();
+        let lists = Lists::new(own_list, issuers.clone(), origin_lists, key_owners, config);
         let (persisted, to_persist) = watch::channel(Arc::new(lists.origin_lists.clone()));
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
@@ -127,7 +127,7 @@ impl Access {
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             cached_tokens: config.cached_tokens,
-            max_issuers,
+            max_issuers: config.max_issuers,
             fleet_bytes: usize::try_from(config.fleet_bytes.as_u64()).unwrap_or(usize::MAX),
             key_set: watch::Sender::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
@@ -190,12 +190,15 @@ impl Access {
         errors
     }
 
-    /// The numbers of cached tokens, of issuers, of bytes of operators' documents and of refused names, and their limits.
-    pub(crate) fn bounds(&self) -> [Bound; 4] {
+    /// The numbers of cached tokens, of issuers, of those of origins whose keys are fetched, of bytes of operators' documents and of
+    /// refused names, and their limits.
+    pub(crate) fn bounds(&self) -> [Bound; 5] {
         let (key_set, fleet_bytes) = (self.inner.key_set(), self.inner.fleet.borrow().bytes());
+        let (urls, max_urls) = self.inner.lists().followed.in_use();
         [
             ("cached_tokens", key_set.cached_tokens(), self.inner.cached_tokens),
             ("issuers", key_set.issuers().len() as u64, self.inner.max_issuers as u64),
+            ("issuer_urls", urls as u64, max_urls as u64),
             ("fleet_bytes", fleet_bytes as u64, self.inner.fleet_bytes as u64),
             self.inner.refused.bound(),
         ]
@@ -344,7 +347,7 @@ impl Inner {
         let mut lists = self.lists();
         let changed = change(&mut lists);
         let before = self.key_set();
-        let (issuers, are_new) = lists.issuer_table(self.keys_from_origins);
+        let (issuers, are_new) = lists.issuer_table();
         let after = KeySet::of(
             &lists.own,
             issuers,
@@ -354,8 +357,12 @@ impl Inner {
             self.cached_tokens,
             unix_seconds(SystemTime::now()),
         )
-        .ignoring(lists.ignored_issuers(self.keys_from_origins));
+        .ignoring(lists.ignored_issuers());
         self.metrics.set_key_set(&after);
+        for (reason, issuers) in lists.followed.not_fetched() {
+            let gauge = self.metrics.issuers_not_fetched.with_label_values(&[reason]);
+            gauge.set(i64::try_from(issuers).unwrap_or(i64::MAX));
+        }
         self.metrics.fleet_conflicts.set(i64::try_from(lists.conflicts.len()).unwrap_or(i64::MAX));
         self.key_set.send_replace(Arc::new(after));
         self.persisted_owners.send_if_modified(|before| {

@@ -12,6 +12,8 @@ pub(crate) enum Refusal {
     UnknownKey,
     /// Only the origins know the key or the issuer of the token, and this edge takes no keys from them.
     KeyOfOrigins,
+    /// The key of the token is unknown, and an entry of its issuer names a URL of keys that this edge does not fetch.
+    KeysNotFetched,
     /// The key of the token is revoked.
     RevokedKey,
     BadSignature,
@@ -27,6 +29,11 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Whether the key of the token may be one that is fetched now.
+    pub(crate) fn may_pass(self) -> bool {
+        matches!(self, Refusal::UnknownKey | Refusal::KeysNotFetched)
+    }
+
     /// The reason as a sentence, fit for clients and for a quoted string of RFC 9110.
     pub(crate) fn reason(self) -> &'static str {
         match self {
@@ -35,6 +42,9 @@ impl Refusal {
             Refusal::UnknownKey => "The token is signed with an unknown key.",
             Refusal::KeyOfOrigins => {
                 "Only the origins know the key of the token, and this edge does not accept keys from them: set keys_from_origins in its [auth]."
+            }
+            Refusal::KeysNotFetched => {
+                "The key of the token is unknown, and keys of its issuer are at a URL that this edge does not fetch: add the host to key_hosts in its [auth], or raise max_issuer_urls."
             }
             Refusal::RevokedKey => "The token is signed with a key that was revoked: use a new token.",
             Refusal::BadSignature => "The signature of the token is invalid.",

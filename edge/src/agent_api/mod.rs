@@ -20,7 +20,7 @@ use weir_runtime::serve::{AccessLog, Body, Handler, Peer, RequestBody, RequestFa
 use weir_runtime::shutdown::Drain;
 
 use self::tarball::TarballRef;
-use crate::access::{Access, AccessDecision, Refusal};
+use crate::access::{Access, AccessDecision};
 use crate::api_error::ApiError;
 use crate::catalog::Lookup;
 use crate::self_api::SelfApi;
@@ -146,9 +146,8 @@ impl Handler for AgentApi {
         let answered = match target {
             Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
             Ok(Target::Own(route)) => Ok(ApiResponse::own(self.own.fast_path(request, peer, &route)?)),
-            Ok(Target::Descriptor(_) | Target::Frames(_)) | Err(ApiError::Unauthorized(Refusal::UnknownKey)) => {
-                return None;
-            }
+            Ok(Target::Descriptor(_) | Target::Frames(_)) => return None,
+            Err(ApiError::Unauthorized(refusal)) if refusal.may_pass() => return None,
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, authorized, answered))
@@ -157,7 +156,9 @@ impl Handler for AgentApi {
     async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let api = &*self.reads;
         let (mut authorized, mut target) = api.admit(&request, &peer);
-        if let Err(ApiError::Unauthorized(Refusal::UnknownKey)) = target {
+        if let Err(ApiError::Unauthorized(refusal)) = target
+            && refusal.may_pass()
+        {
             api.access.key_fetched(request.headers()).await;
             (authorized, target) = api.admit(&request, &peer);
         }

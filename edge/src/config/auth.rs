@@ -8,6 +8,7 @@ use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::{self, ConfigError};
 
 use super::issuer::{self, IssuerConfig};
+use super::key_hosts::KeyHosts;
 
 /// Which clients may read, and which agents may use the requests about themselves: batch polls, events, what they run. Keys and
 /// certificates are checked in both modes where a client presents a credential.
@@ -25,6 +26,9 @@ pub struct AuthConfig {
     pub deny: Option<PathBuf>,
     /// Accept keys that origins announce. Their denials always apply.
     pub keys_from_origins: bool,
+    /// Hosts from which keys are fetched for issuers that operators define at origins with a `url`: names, and `*.` before a domain
+    /// for all hosts below it; on any port. Empty: from none. Needs `keys_from_origins`.
+    pub key_hosts: KeyHosts,
     /// PEM file of the authority of agents' certificates; with mode = "required" together with
     /// `[[auth.certificate]]`. Clients without a certificate
     /// may connect, clients with one of another authority may not. Read again when it changes.
@@ -39,6 +43,9 @@ pub struct AuthConfig {
     pub cached_tokens: u64,
     /// Most issuers, of this file and of the origins together. Of those of origins the ones that were defined last are left out.
     pub max_issuers: usize,
+    /// Most issuers of origins whose keys are fetched from a URL: each every 10 minutes, 64 at a time. Of more, those that were
+    /// defined last are not fetched. A set of keys takes up to 64 KiB of memory.
+    pub max_issuer_urls: usize,
     /// Memory of the agents, assignments and issuers that operators define at origins, as JSON. A list with more is not used:
     /// the previous one applies.
     #[serde(with = "config::size")]
@@ -75,11 +82,13 @@ impl Default for AuthConfig {
             keys: Vec::new(),
             deny: None,
             keys_from_origins: false,
+            key_hosts: KeyHosts::default(),
             client_ca: None,
             certificates: Vec::new(),
             issuers: Vec::new(),
             cached_tokens: 50_000,
             max_issuers: 25_000,
+            max_issuer_urls: 2_000,
             fleet_bytes: ByteSize::mib(512),
         }
     }
@@ -131,6 +140,11 @@ impl AuthConfig {
                 self.certificates.iter().any(|rule| rule.services.is_empty()),
                 "services in [[auth.certificate]] is empty: name at least one pattern, such as \"shop-*\"",
             ),
+            (
+                !self.keys_from_origins && !self.key_hosts.is_empty(),
+                "key_hosts in [auth] is for issuers of origins, of which this edge takes none: set keys_from_origins = true, or \
+                 remove key_hosts",
+            ),
             (self.cached_tokens == 0, "cached_tokens in [auth] must be at least 1"),
             (self.issuers.len() > self.max_issuers, "there are more [[auth.issuer]] than max_issuers in [auth]"),
         ]);
@@ -163,6 +177,7 @@ mod tests {
             issuer.to_owned(),
             "mode = 'required'\nkeys = ['a']\ndeny = 'd'".to_owned(),
             "mode = 'required'\nkeys_from_origins = true".to_owned(),
+            "mode = 'required'\nkeys_from_origins = true\nkey_hosts = ['*.clusters.example']".to_owned(),
             format!("mode = 'required'\nclient_ca = 'ca'\n{rule}"),
             format!("mode = 'required'\n{issuer}"),
             format!("mode = 'required'\n{issuer}{}", issuer.replace("jwks.json", "other.json")),
@@ -181,6 +196,8 @@ mod tests {
             (format!("mode = 'required'\nclient_ca = 'ca'\n{}", rule.replace("shop", "Shop")), "Shop-*"),
             (format!("mode = 'required'\nclient_ca = 'ca'\n{rule}more = 1"), "more"),
             ("mode = 'required'\nkeys = ['a']\ncached_tokens = 0".to_owned(), "cached_tokens"),
+            ("mode = 'required'\nkeys = ['a']\nkey_hosts = ['a.example']".to_owned(), "keys_from_origins"),
+            ("keys_from_origins = true\nkey_hosts = ['https://a.example']".to_owned(), "write no port and no path"),
             (format!("mode = 'required'\n{issuer}{issuer}"), "same issuer and jwks"),
             (format!("mode = 'required'\n{issuer}ca = 'ca'"), "only for a jwks"),
             (format!("mode = 'required'\n{}", issuer.replace("jwks.json", "https://a.example/jwks")), "ca is needed"),

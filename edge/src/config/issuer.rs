@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 use serde::{Deserialize, Serialize};
+use weir_protocol::issuer::key_url;
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::token::{AgentTemplate, IssuerPolicy};
 use weir_runtime::config::ConfigError;
@@ -52,11 +53,8 @@ impl TryFrom<String> for KeySource {
         if !text.contains("://") {
             return Ok(Self::File(text.into()));
         }
-        let wrong = || "jwks must be a file, or a URL such as `https://issuer.example/jwks`: plain HTTP is not fetched";
-        let uri: Uri = text.parse().map_err(|_| wrong())?;
-        // A user name would be sent to nobody: it is a mistake.
-        let is_plain = uri.authority().is_some_and(|host| !host.as_str().contains('@'));
-        if uri.scheme_str() == Some("https") && is_plain { Ok(Self::Url(uri)) } else { Err(wrong().to_owned()) }
+        let wrong = "jwks must be a file, or a URL such as `https://issuer.example/jwks`: plain HTTP is not fetched";
+        key_url(&text).map(Self::Url).ok_or_else(|| wrong.to_owned())
     }
 }
 

@@ -23,7 +23,7 @@ use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 
 use self::error::OciError;
 use self::route::OciRoute;
-use crate::access::{AccessDecision, Refusal};
+use crate::access::AccessDecision;
 use crate::agent_api::{AgentApi, ApiResponse, Authorized, CacheLifetime, ReadContext};
 use crate::catalog::{ListedVersion, LookupResult, RevalidateMode};
 use crate::request_headers::{is_forced, revalidate_mode};
@@ -197,7 +197,7 @@ impl Handler for OciApi {
         let answered = match target {
             Ok(OciRoute::Manifest(service, reference)) => Ok(self.manifest_fast_path(request, &service, &reference)?),
             Ok(OciRoute::Blob(service, digest)) => Ok(self.blob_fast_path(request, &service, &digest)?),
-            Err(error) if authorized.decision != UNKNOWN_KEY => Err(error),
+            Err(error) if !may_pass(authorized.decision) => Err(error),
             _ => return None,
         };
         Some(self.finish(request, peer, authorized, answered))
@@ -206,7 +206,7 @@ impl Handler for OciApi {
     async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         password::use_as_token(request.headers_mut());
         let (mut authorized, mut target) = self.admit(&request, &peer);
-        if authorized.decision == UNKNOWN_KEY {
+        if may_pass(authorized.decision) {
             self.reads.access.key_fetched(request.headers()).await;
             (authorized, target) = self.admit(&request, &peer);
         }
@@ -219,7 +219,9 @@ impl Handler for OciApi {
 }
 
 /// The key of the token may be one that is fetched now.
-const UNKNOWN_KEY: AccessDecision = AccessDecision::Unauthorized(Refusal::UnknownKey);
+fn may_pass(decision: AccessDecision) -> bool {
+    matches!(decision, AccessDecision::Unauthorized(refusal) if refusal.may_pass())
+}
 
 /// What a response is about.
 struct Named<'a> {

@@ -8,22 +8,16 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use http::{Request, Response};
-use prometheus::Registry;
 use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use weir_edge::config::{AuthMode, CertificateRule, IssuerConfig, KeySource};
 use weir_protocol::access_list::{AccessList, Entries, Fleet};
 use weir_protocol::event::EventKind;
 use weir_protocol::token::unix_seconds;
 use weir_runtime::certificates;
 use weir_runtime::identity::TrustDomain;
-use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
-use weir_runtime::shutdown::Drain;
-use weir_runtime::tls::{self, ClientAuth};
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL};
@@ -91,7 +85,7 @@ pub(crate) fn jwks(keys: &[&ClusterKey]) -> String {
     format!(r#"{{"keys":[{}]}}"#, keys.iter().map(|key| key.jwk()).collect::<Vec<_>>().join(","))
 }
 
-fn issuer(jwks: KeySource, agent: &str) -> IssuerConfig {
+pub(crate) fn issuer(jwks: KeySource, agent: &str) -> IssuerConfig {
     IssuerConfig {
         issuer: ISSUER.to_owned(),
         audience: "weir".to_owned(),
@@ -115,7 +109,7 @@ pub(crate) async fn status(client: &mut Client, bearer: &str) -> u16 {
     client.head(TARBALL, &[("authorization", bearer)]).await.status
 }
 
-fn decided(site: &Site, result: &str) -> f64 {
+pub(crate) fn decided(site: &Site, result: &str) -> f64 {
     site.metric("weir_edge_authorisations_total", &[("result", result)])
 }
 
@@ -376,56 +370,6 @@ async fn keys_rotate_under_load_without_a_failed_poll() {
     for agent in agents {
         agent.await.unwrap();
     }
-}
-
-/// A server of key sets.
-#[derive(Clone, Default)]
-struct KeyServer {
-    keys: Arc<Mutex<String>>,
-    requests: Arc<AtomicUsize>,
-}
-
-impl Handler for KeyServer {
-    async fn handle(&self, _request: Request<RequestBody>, _peer: Arc<Peer>) -> Response<Body> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        Response::new(Body::from(self.keys.lock().unwrap().clone().into_bytes()))
-    }
-}
-
-#[tokio::test]
-async fn keys_are_fetched_for_an_unknown_kid_once_a_minute() {
-    let mut site = prepare().await;
-    let file = |name: &str| site.pki().join(name);
-    let (old, new) = (ClusterKey::new("old"), ClusterKey::new("new"));
-    let server = KeyServer::default();
-    *server.keys.lock().unwrap() = jwks(&[&old]);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("https://{}/openid/v1/jwks", listener.local_addr().unwrap());
-    let tls = tls::server_config(&file("edge.pem"), &file("edge.key"), ClientAuth::None).unwrap();
-    let (drain, metrics) = (Drain::new(), HttpMetrics::register(&Registry::new()).unwrap());
-    serve::tcp(listener, Some(tls), server.clone(), metrics.listener("keys"), &drain);
-    let fetched = issuer(KeySource::Url(url.parse().unwrap()), "cluster-1");
-    site.config.auth.issuers = vec![IssuerConfig { ca: Some(file("ca.pem")), ..fetched }];
-    site.start_edge().await;
-    let mut client = site.client("h3").await;
-    let (present, next) = (old.bearer("weir", "weir"), new.bearer("weir", "weir"));
-    // A token of an unknown key would be a reason to fetch them again.
-    let applied = || site.metric("weir_edge_access_key_set_fetches_total", &[("result", "applied")]);
-    site.until("the keys are fetched", async || applied() == 1.0).await;
-    assert_eq!(status(&mut client, &present).await, 200);
-    assert_eq!(server.requests.load(Ordering::Relaxed), 1);
-
-    *server.keys.lock().unwrap() = jwks(&[&old, &new]);
-    assert_eq!(status(&mut client, &next).await, 200, "the first token of a new key waits for it");
-    assert_eq!(server.requests.load(Ordering::Relaxed), 2);
-    let other = ClusterKey::new("other");
-    for namespace in ["a", "b", "c"] {
-        assert_eq!(status(&mut client, &other.bearer(namespace, "weir")).await, 401);
-    }
-    assert_eq!((status(&mut client, &present).await, status(&mut client, &next).await), (200, 200));
-    assert_eq!(server.requests.load(Ordering::Relaxed), 2, "at most one a minute");
-    assert_eq!(site.metric("weir_edge_access_key_set_fetches_total", &[("result", "applied")]), 2.0);
-    drain.cut().await;
 }
 
 #[tokio::test]

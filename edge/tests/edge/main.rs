@@ -28,6 +28,7 @@ mod headers;
 mod heartbeats;
 mod http_semantics;
 mod identity;
+mod issuer_urls;
 mod issuers;
 mod mount;
 mod observed;

@@ -56,6 +56,9 @@ pub struct LimitsConfig {
     pub max_assignments: usize,
     /// Most issuers that operators define. Operators get 429 beyond it. Edges of before 0.2 get at most 2,000.
     pub max_issuers: usize,
+    /// Most of these issuers with the URL of their keys, which every edge fetches every 10 minutes: 2,000 are 3.3 fetches a second at
+    /// each edge, 20,000 are 33. Operators get 429 beyond it.
+    pub max_issuer_urls: usize,
     /// Memory of these documents, as JSON. Operators get 429 beyond it. Edges of before 0.2 get at most 10 MiB, with the entries of
     /// the file.
     #[serde(with = "config::size")]
@@ -98,6 +101,7 @@ impl Default for LimitsConfig {
             max_agents: 100_000,
             max_assignments: 10_000,
             max_issuers: 20_000,
+            max_issuer_urls: 2_000,
             fleet_bytes: ByteSize::mib(256),
             concurrent_dry_runs: 2,
             observed_agents: observed.agents,
@@ -143,6 +147,7 @@ impl LimitsConfig {
             ("max_agents", self.max_agents),
             ("max_assignments", self.max_assignments),
             ("max_issuers", self.max_issuers),
+            ("max_issuer_urls", self.max_issuer_urls),
             ("concurrent_dry_runs", self.concurrent_dry_runs),
             ("observed_agents", self.observed_agents),
             ("observed_rows", self.observed_rows),

@@ -53,6 +53,8 @@ pub(crate) struct FleetBounds {
     pub(crate) agents: usize,
     pub(crate) assignments: usize,
     pub(crate) issuers: usize,
+    /// Issuers whose keys edges fetch.
+    pub(crate) issuer_urls: usize,
     /// Of all of them, as JSON.
     pub(crate) bytes: usize,
 }
@@ -64,6 +66,7 @@ impl FleetBounds {
             agents: limits.max_agents,
             assignments: limits.max_assignments,
             issuers: limits.max_issuers,
+            issuer_urls: limits.max_issuer_urls,
             bytes: usize::try_from(limits.fleet_bytes.as_u64()).unwrap_or(usize::MAX),
         }
     }
@@ -86,6 +89,11 @@ pub(crate) trait FleetEntry: Entry<Name: Send + Sync> + DeserializeOwned + Send 
     /// The most documents of this kind.
     fn bound(bounds: &FleetBounds) -> usize;
 
+    /// Whether edges fetch its keys from a URL.
+    fn is_fetched(&self) -> bool {
+        false
+    }
+
     /// The records of this kind.
     fn stored(all: &AllStored) -> &OfKind<Self>;
 
@@ -96,7 +104,7 @@ pub(crate) trait FleetEntry: Entry<Name: Send + Sync> + DeserializeOwned + Send 
 }
 
 macro_rules! kind {
-    ($type:ty, $one:literal, $kind:ident, $limit:literal $(, $conflict:item)?) => {
+    ($type:ty, $one:literal, $kind:ident, $limit:literal $(, $item:item)*) => {
         impl FleetEntry for $type {
             const ONE: &'static str = $one;
             const LIMIT_KEY: &'static str = $limit;
@@ -117,7 +125,7 @@ macro_rules! kind {
                 &all.$kind
             }
 
-            $($conflict)?
+            $($item)*
         }
     };
 }
@@ -135,5 +143,8 @@ kind!(
             "issuer `{}` has the key `{of_both}` of `{}` already: change that entry, or remove it first",
             other.name, self.issuer
         ))
+    },
+    fn is_fetched(&self) -> bool {
+        self.has_url()
     }
 );

@@ -72,6 +72,8 @@ impl FleetStore {
         show_bound::<Issuer>(&store, shown);
         let watched = store.follow();
         shown.show("fleet_bytes", bounds.bytes, move || watched.borrow().bytes());
+        let watched = store.follow();
+        shown.show("issuer_urls", bounds.issuer_urls, move || fetched(&watched.borrow().issuers));
         let error = store.read_all().await.err();
         store.warn_of_overridden();
         drain.spawn(store.clone().run(error, drain.clone()));
@@ -237,7 +239,22 @@ impl FleetStore {
         if table.len() > limit && outcomes.contains(&Outcome::Created) {
             return Err(FleetError::Full(format!("more than {limit} {}: {remedy}", T::KIND)));
         }
-        let (before, limit) = (self.current(), self.inner.bounds.bytes);
+        let before = self.current();
+        let (urls, urls_before) = (fetched(table), fetched(T::of(&before)));
+        if urls > urls_before && !is_in_shards {
+            return Err(FleetError::Full(
+                "origins of the release before know no `jwks` with a `url`: upgrade them first".to_owned(),
+            ));
+        }
+        let limit = self.inner.bounds.issuer_urls;
+        if urls > urls_before && urls > limit {
+            return Err(FleetError::Full(format!(
+                "more than {limit} {} whose `jwks` has a `url`: send the keys themselves, remove some, or raise `[limits] \
+                 max_issuer_urls` of all origins and `[auth] max_issuer_urls` of all edges",
+                T::KIND
+            )));
+        }
+        let limit = self.inner.bounds.bytes;
         let bytes = before.bytes() - T::of(&before).bytes() + table.bytes();
         if bytes > limit && bytes > before.bytes() {
             return Err(FleetError::Full(format!(
@@ -319,6 +336,11 @@ impl FleetStore {
         of(&tables.assignments);
         of(&tables.issuers);
     }
+}
+
+/// How many entries have keys that edges fetch.
+fn fetched<T: FleetEntry>(table: &Table<T>) -> usize {
+    table.unsorted().filter(|entry| entry.is_fetched()).count()
 }
 
 /// Shows the number of documents of a kind beside its limit.

@@ -1,5 +1,6 @@
 //! TLS: server and client configurations from PEM files, with the one provider in the tree (ring).
 
+mod client;
 mod role_verifier;
 
 #[cfg(feature = "certificates")]
@@ -13,12 +14,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::time::ASN1Time;
 
 use super::identity::{Identity, Role, TrustDomain};
+pub use client::{client_config, client_config_of_text};
 use role_verifier::RoleVerifier;
 
 const CERTIFICATE: &str = "the certificate";
@@ -103,8 +105,11 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 
 /// Reads the authorities of a PEM file.
 pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    roots_of(path, read_certificates(path, AUTHORITY)?)
+}
+
+fn roots_of(path: &Path, certificates: Vec<CertificateDer<'static>>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    let certificates = read_certificates(path, AUTHORITY)?;
     // Other certificates may accompany an authority, as in the file of a whole chain.
     if let Some(Err(error)) = certificates.iter().map(|each| check_authority(path, each)).reduce(Result::or) {
         return Err(error);
@@ -346,25 +351,11 @@ fn client_verifier(ca: &Path, may_be_absent: bool) -> Result<Arc<dyn ClientCertV
     verifier.build().map_err(|error| unusable(AUTHORITY, ca, &error.to_string()))
 }
 
-/// A client's configuration that trusts `ca` alone, without ALPN. `identity`: the client's own certificate and key.
-pub fn client_config(ca: &Path, identity: Option<(&Path, &Path)>) -> Result<ClientConfig, TlsError> {
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .expect("ring provides the default protocol versions")
-        .with_root_certificates(read_roots(ca)?);
-    match identity {
-        None => Ok(builder.with_no_client_auth()),
-        Some((certificate, key)) => builder
-            .with_client_auth_cert(read_certificates(certificate, CERTIFICATE)?, read_key(key)?)
-            .map_err(|error| mismatch("the client certificate", certificate, key, &error)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::certificates;
-    use rustls::{ClientConnection, HandshakeKind, ServerConnection};
+    use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection};
 
     #[test]
     fn a_certificate_is_checked_for_its_purpose_and_validity() {

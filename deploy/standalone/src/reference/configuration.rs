@@ -49,7 +49,7 @@ fn type_name(kind: &str) -> &'static str {
         "NameGlob" => "pattern",
         "Endpoint" | "EdgeUrl" | "ProxyUrl" => "URL",
         "Labels" => "table of strings",
-        "Hosts" => "list of hosts",
+        "Hosts" | "KeyHosts" => "list of hosts",
         "HookCommand" => "string or list of strings",
         "Redirects" => "string or list of hosts",
         other => panic!("the reference has no word for the type {other}: add one to `type_name`"),

@@ -101,6 +101,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | documents of a batch | {origin/src/operator_api/batch.rs MAX_BATCH_DOCUMENTS} |  | 400 |
 | dry runs of assignments | {origin/src/operator_api/fleet.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
 | agents, assignments, issuers | `limits.max_agents`, `limits.max_assignments`, `limits.max_issuers` | `agents`, `assignments`, `issuers` | 429 |
+| issuers with the URL of their keys | `limits.max_issuer_urls` | `issuer_urls` | 429 |
 | memory of their documents, as JSON | `limits.fleet_bytes` | `fleet_bytes` | 429 |
 | one of 64 shards of a kind, as JSON | {shared/protocol/src/access_list/shard.rs MAX_SHARD_BYTES} |  | 429 |
 | agents, assignments, issuers in a list for edges of the release before | 10,000, 1,000, 2,000; 10 MiB of JSON together |  | the kind is left out, and such edges keep what they have. Metric: `weir_origin_fleet_left_out` |
@@ -187,6 +188,11 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | agents that a document of `/v1/explain` or `/status` lists | {edge/src/observed/view.rs MAX_LISTED} |  | the document has their number |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
 | issuers of the edge and of its origins | `auth.max_issuers` | `issuers` | those that were defined last are left out |
+| issuers of origins with the URL of their keys | `auth.max_issuer_urls` | `issuer_urls` | the keys of those that were defined last are not fetched. Metric: `weir_edge_access_issuers_not_fetched` |
+| fetches of keys of issuers: of the configuration | {edge/src/access/issuers/mod.rs MAX_FETCHES} |  | they wait |
+| the same of origins | {edge/src/access/issuers/of_origins.rs MAX_FETCHES} |  | they wait |
+| a fetch of keys | {edge/src/access/issuers/fetch.rs FETCH_TIMEOUT} |  | the last valid keys apply. Metric: `weir_edge_access_issuers_failing` |
+| entries of one `iss` whose keys are fetched for a token with an unknown key | {edge/src/access/issuers/table.rs MAX_KEY_REQUESTS} |  | the others are fetched when they are due |
 | memory of the documents of origins, as JSON | `auth.fleet_bytes` | `fleet_bytes` | the list before is used. Metric: `weir_edge_access_lists_incomplete` |
 | shards of access lists that are fetched at a time, from each origin | {edge/src/origin_follower/shards.rs CONCURRENT} |  | they wait |
 | services with a freshness statement | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |

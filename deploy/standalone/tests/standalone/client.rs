@@ -288,8 +288,28 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     clusters_are_added(&trial)?;
     what_is_refused_is_refused_by_a_dry_run_too(&trial)?;
     assert!(trial.fails("forget edge paris", 1)?.contains("paris"));
+    a_cluster_brings_its_own_tokens(&trial)?;
     all_take_part(&trial)?;
     assert!(trial.fails("delete assignment to-canaries", 1)?.contains("to-canaries"));
+    Ok(())
+}
+
+fn a_cluster_brings_its_own_tokens(trial: &Trial) -> anyhow::Result<()> {
+    let add = "cluster add cluster-4 --assign shop --issuer https://k8s.example --jwks https://api.example/jwks";
+    assert!(trial.fails(add, 1)?.contains("--jwks-ca"));
+    assert!(trial.fails(&format!("{add} --jwks-ca origin.toml"), 1)?.contains("`jwks.ca` must be"));
+    let add = format!("{add} --jwks-ca ca.pem");
+    let added = trial.succeeds(&add)?;
+    assert!(added.contains("issuer cluster-4 created") && added.contains("/var/run/weir/token"), "{added}");
+    assert!(trial.succeeds(&add)?.contains("issuer cluster-4 is there"));
+    assert!(trial.succeeds("get issuers")?.contains("https://api.example/jwks"));
+    fs::write(trial.dir.path().join("jwks.json"), "{\"keys\": [{\"kid\": \"k\"}]}")?;
+    trial.succeeds("cluster add cluster-5 --opens shop --issuer https://k8s.example --jwks jwks.json")?;
+    assert!(
+        trial
+            .fails("cluster add cluster-4 --opens shop --issuer https://k8s.example --jwks jwks.json", 1)?
+            .contains("weir apply")
+    );
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use weir_protocol::issuer::KeysAt;
 use weir_protocol::token::{IssuerPolicy, JwkSet};
 
 use super::fetch::KeyRequest;
@@ -15,6 +16,8 @@ pub(crate) struct IssuerEntry {
     pub(crate) created: u64,
     pub(crate) issuer: Arc<IssuerPolicy>,
     pub(crate) keys: Arc<JwkSet>,
+    /// Where an origin says that its keys are.
+    pub(crate) keys_at: Option<Arc<KeysAt>>,
     /// Notified of an unknown `kid`. `None`: the keys are not fetched.
     pub(crate) unknown_key: Option<Arc<KeyRequest>>,
 }
@@ -23,6 +26,11 @@ impl IssuerEntry {
     /// Whether it was there before another entry, as their origins say. The name decides between two of one time.
     pub(super) fn is_older_than(&self, other: &Self) -> bool {
         self.created != 0 && (self.created, &self.source) < (other.created, &other.source)
+    }
+
+    /// Whether its keys are at a URL that is not fetched.
+    pub(super) fn is_not_fetched(&self) -> bool {
+        self.keys_at.is_some() && self.unknown_key.is_none()
     }
 
     /// Whether its keys were read: a set has at least one.

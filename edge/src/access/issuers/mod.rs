@@ -2,7 +2,9 @@
 
 mod entry;
 mod fetch;
+mod followed;
 mod key_owners;
+mod of_origins;
 mod table;
 
 use std::collections::{BTreeMap, HashSet};
@@ -24,18 +26,20 @@ use crate::config::{IssuerConfig, KeySource};
 
 pub(crate) use entry::IssuerEntry;
 pub(super) use fetch::KeyRequest;
+use fetch::{Fetcher, Location};
+pub(crate) use followed::FollowedKeys;
 pub(crate) use key_owners::KeyOwners;
 pub(crate) use table::{IssuerTable, KeyConflict};
 
 /// How often the files of keys are read.
 const REREAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most fetches of key sets at a time.
+/// The most fetches of key sets of the configuration at a time.
 const MAX_FETCHES: usize = 8;
 
-/// Why keys could not be read when they were tried last, by the position of the issuer. Their last valid set applies.
+/// Why keys could not be read when they were tried last, by [`IssuerEntry::source`]. Their last valid set applies.
 #[derive(Default)]
-pub(super) struct KeyFailures(Mutex<BTreeMap<usize, String>>);
+pub(super) struct KeyFailures(Mutex<BTreeMap<String, String>>);
 
 impl KeyFailures {
     /// The failures, a sentence each.
@@ -44,11 +48,11 @@ impl KeyFailures {
     }
 
     /// Notes a result. Returns whether it differs from the one before.
-    fn note(&self, position: usize, failure: Option<&str>) -> bool {
+    fn note(&self, source: &str, failure: Option<&str>) -> bool {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match failure {
-            Some(failure) => failures.insert(position, failure.to_owned()),
-            None => failures.remove(&position),
+            Some(failure) => failures.insert(source.to_owned(), failure.to_owned()),
+            None => failures.remove(source),
         };
         before.as_deref() != failure
     }
@@ -71,7 +75,7 @@ pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>>
         };
         let source = format!("{} {}", config.issuer, config.jwks);
         let (issuer, keys) = (Arc::new(config.issuer()), Arc::new(keys));
-        entries.push(IssuerEntry { source, created: 0, issuer, keys, unknown_key });
+        entries.push(IssuerEntry { source, created: 0, issuer, keys, keys_at: None, unknown_key });
     }
     Ok(entries)
 }
@@ -107,11 +111,12 @@ fn source(issuer: &Issuer) -> String {
 
 fn announced(issuer: &Issuer, created: u64) -> Option<IssuerEntry> {
     let read = || -> anyhow::Result<IssuerEntry> {
-        let source = source(issuer);
+        let (source, keys_at) = (source(issuer), issuer.keys_at().map(Arc::new));
         let Issuer { issuer, audience, subjects, jwks, agent, services, .. } = issuer.clone();
-        let keys = JwkSet::parse(jwks.to_string().as_bytes())?;
+        let keys = if keys_at.is_some() { JwkSet::default() } else { JwkSet::parse(jwks.to_string().as_bytes())? };
         let policy = IssuerPolicy { issuer, audience, subjects, agent: agent.parse()?, services };
-        Ok(IssuerEntry { source, created, issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
+        let (issuer, keys) = (Arc::new(policy), Arc::new(keys));
+        Ok(IssuerEntry { source, created, issuer, keys, keys_at, unknown_key: None })
     };
     let entry = read();
     if let Err(error) = &entry {
@@ -137,18 +142,23 @@ pub(super) fn follow(inner: &Arc<Inner>, configs: &[IssuerConfig], entries: &[Is
         match &config.jwks {
             KeySource::File(path) => files.push((position, path.clone())),
             KeySource::Url(url) => {
-                let fetcher = fetch::Fetcher {
-                    url: url.clone(),
-                    ca: config.ca.clone().unwrap_or_default(),
-                    unknown_key: entry.unknown_key.clone().unwrap_or_default(),
-                    permits: permits.clone(),
-                };
+                let location = Location::OfFile(url.clone(), config.ca.clone().unwrap_or_default());
+                let unknown_key = entry.unknown_key.clone().unwrap_or_default();
+                let mut fetcher = Fetcher::new(location, unknown_key, permits.clone());
                 let (inner, draining) = (inner.clone(), drain.clone());
                 drain.spawn(async move {
-                    tokio::select! { () = fetcher.run(&inner, position) => {}, () = draining.begun() => {} }
+                    loop {
+                        let keys = tokio::select! { keys = fetcher.next() => keys, () = draining.begun() => return };
+                        let is_applied = inner.keys_read(position, keys);
+                        inner.metrics.key_set_fetched(is_applied);
+                        fetcher.applied(is_applied);
+                    }
                 });
             }
         }
+    }
+    if inner.keys_from_origins {
+        drain.spawn(of_origins::follow(inner.clone(), drain.clone()));
     }
     if !files.is_empty() {
         let (inner, draining) = (inner.clone(), drain.clone());
@@ -172,15 +182,20 @@ async fn reread(inner: &Arc<Inner>, files: Vec<(usize, PathBuf)>) {
 }
 
 impl Inner {
-    /// Applies the keys of an issuer, or notes why there are none. Returns whether they are in use.
+    /// Applies the keys of an issuer of the configuration, or notes why there are none. Returns whether they are in use.
     fn keys_read(&self, position: usize, keys: anyhow::Result<JwkSet>) -> bool {
-        let conflict = keys.map(|keys| self.set_keys(position, keys));
+        let source = self.lists().issuers[position].source.clone();
+        self.note_keys(&source, keys.map(|keys| self.set_keys(position, &source, keys)))
+    }
+
+    /// Notes whether the keys of an issuer are in use, with a key that another entry keeps, or why not. Returns whether they are.
+    fn note_keys(&self, source: &str, conflict: anyhow::Result<Option<KeyConflict>>) -> bool {
         let is_applied = conflict.is_ok();
         let failure = match conflict {
             Ok(conflict) => conflict.map(|conflict| conflict.to_string()),
             Err(error) => Some(format!("{error:#}; the last valid keys apply")),
         };
-        let is_new = self.key_failures.note(position, failure.as_deref());
+        let is_new = self.key_failures.note(source, failure.as_deref());
         self.metrics.issuers_failing.set(i64::try_from(self.key_failures.len()).unwrap_or(i64::MAX));
         if let (true, Some(error)) = (is_new, &failure) {
             tracing::error!(error, "keys of an issuer cannot be used");
@@ -189,14 +204,19 @@ impl Inner {
     }
 
     /// Replaces the keys of an issuer of the configuration. Returns one that another entry keeps.
-    fn set_keys(&self, position: usize, keys: JwkSet) -> Option<KeyConflict> {
+    fn set_keys(&self, position: usize, source: &str, keys: JwkSet) -> Option<KeyConflict> {
         if *self.lists().issuers[position].keys != keys {
             self.change(|lists| {
                 lists.set_issuer_keys(position, keys);
                 tracing::info!(issuer = lists.issuers[position].issuer.issuer, "the keys of an issuer have changed");
             });
         }
-        self.lists().key_conflicts.iter().find(|conflict| conflict.position == position).cloned()
+        self.conflict_of(source)
+    }
+
+    /// A key of an issuer that another entry keeps.
+    fn conflict_of(&self, source: &str) -> Option<KeyConflict> {
+        self.lists().key_conflicts.iter().find(|conflict| conflict.entry == source).cloned()
     }
 }
 

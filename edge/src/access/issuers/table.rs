@@ -12,14 +12,18 @@ use super::key_owners::KeyOwners;
 /// The most entries whose different keys have one `iss` and `kid`: each costs a verification of a token.
 const MAX_CANDIDATES: usize = 8;
 
+/// The most entries of one `iss` whose keys are fetched for a token with an unknown key, which anybody can send. Those of further
+/// ones are fetched when they are due.
+const MAX_KEY_REQUESTS: usize = 64;
+
 /// A key that an entry cannot have, because others have it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the key `{kid}` of the issuer {issuer} is in two entries, or its id in more than {MAX_CANDIDATES}; the entry that had it first keeps it"
 )]
 pub(crate) struct KeyConflict {
-    /// The position of the entry that cannot have it.
-    pub(super) position: usize,
+    /// [`IssuerEntry::source`] of the entry that cannot have it.
+    pub(super) entry: String,
     issuer: String,
     kid: String,
 }
@@ -37,6 +41,8 @@ struct Keys {
     /// `kid` → positions of the entries, each with a key of its own.
     entries: HashMap<String, Vec<usize>>,
     unknown_key: Vec<Arc<KeyRequest>>,
+    /// Those of an entry are at a URL that is not fetched.
+    are_not_fetched: bool,
 }
 
 impl IssuerTable {
@@ -47,11 +53,15 @@ impl IssuerTable {
         for (position, entry) in entries.iter().enumerate() {
             let issuer = &entry.issuer.issuer;
             let keys = by_name.entry(issuer.clone()).or_default();
-            keys.unknown_key.extend(entry.unknown_key.clone());
+            if keys.unknown_key.len() < MAX_KEY_REQUESTS {
+                keys.unknown_key.extend(entry.unknown_key.clone());
+            }
+            keys.are_not_fetched |= entry.is_not_fetched();
             for (kid, key) in entry.keys.keys() {
                 let candidates = keys.entries.entry(kid.to_owned()).or_default();
                 if owners.has_other(entry, kid, key) || candidates.len() == MAX_CANDIDATES {
-                    conflicts.push(KeyConflict { position, issuer: issuer.clone(), kid: kid.to_owned() });
+                    let (entry, issuer) = (entry.source.clone(), issuer.clone());
+                    conflicts.push(KeyConflict { entry, issuer, kid: kid.to_owned() });
                 } else {
                     candidates.push(position);
                 }
@@ -75,6 +85,11 @@ impl IssuerTable {
     /// A token of the issuer was signed with none of its keys: they are fetched soon, if they can be.
     pub(crate) fn request_keys(&self, issuer: &str) {
         self.key_requests(issuer).iter().for_each(|request| request.notify());
+    }
+
+    /// Whether keys of an issuer are at a URL that is not fetched.
+    pub(crate) fn lacks_keys(&self, issuer: &str) -> bool {
+        self.by_name.get(issuer).is_some_and(|keys| keys.are_not_fetched)
     }
 
     /// The requests for keys of an issuer.

@@ -6,14 +6,14 @@ use weir_protocol::token::SigningKey;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
 use weir_runtime::{certificates, tls};
 
-fn jwks(kids: &[&str]) -> JwkSet {
+pub(super) fn jwks(kids: &[&str]) -> JwkSet {
     let key = SigningKey::generate().unwrap().0.public().encoded();
     let key = |kid: &&str| format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{key}"}}"#);
     let keys: Vec<_> = kids.iter().map(key).collect();
     JwkSet::parse(format!(r#"{{"keys":[{}]}}"#, keys.join(",")).as_bytes()).unwrap()
 }
 
-fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
+pub(super) fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
     let issuer = IssuerPolicy {
         issuer: issuer.to_owned(),
         audience: "weir".to_owned(),
@@ -23,7 +23,7 @@ fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
     };
     let source = format!("source of {agent}");
     let unknown_key = Some(Arc::default());
-    IssuerEntry { source, created: 0, issuer: issuer.into(), keys: jwks(kids).into(), unknown_key }
+    IssuerEntry { source, created: 0, issuer: issuer.into(), keys: jwks(kids).into(), keys_at: None, unknown_key }
 }
 
 /// The table of an edge that has seen none of these keys before.
@@ -55,7 +55,8 @@ async fn a_key_belongs_to_one_entry_and_clusters_may_share_an_issuer() {
     tokio::time::timeout(Duration::from_secs(5), asked.notified()).await.unwrap();
 
     let (found_in, conflicts) = table(vec![original, copied]);
-    assert_eq!(conflicts.iter().map(|conflict| conflict.position).collect::<Vec<_>>(), [1, 1], "its keys are copies");
+    let of_copy = conflicts.iter().all(|conflict| conflict.entry == "source of c2");
+    assert!(of_copy && conflicts.len() == 2, "its keys are copies: {conflicts:?}");
     assert!(conflicts[0].to_string().contains("`a` of the issuer https://k8s"), "{}", conflicts[0]);
     assert_eq!((found(&found_in, "https://k8s", "a"), found_in.find("https://k8s", "a").count()), (Some("c1"), 1));
     let claimed = (0..10).map(|n| entry("https://k8s", &format!("c{n}"), &["a"])).collect();
@@ -139,10 +140,10 @@ fn a_document_comes_forth_when_its_entry_of_a_file_goes() {
 #[test]
 fn a_failure_is_reported_once() {
     let failures = KeyFailures::default();
-    assert!(!failures.note(1, None));
-    assert!(failures.note(1, Some("gone")) && !failures.note(1, Some("gone")) && failures.note(1, Some("torn")));
+    assert!(!failures.note("a", None));
+    assert!(failures.note("a", Some("gone")) && !failures.note("a", Some("gone")) && failures.note("a", Some("torn")));
     assert_eq!((failures.all(), failures.len()), (vec!["torn".to_owned()], 1));
-    assert!(failures.note(1, None) && failures.all().is_empty());
+    assert!(failures.note("a", None) && failures.all().is_empty());
 }
 
 /// A server of what a fetch must refuse, by path.
@@ -179,7 +180,10 @@ async fn a_fetch_is_bounded_and_follows_no_redirect() {
     serve::tcp(listener, Some(tls), Answers, metrics.listener("keys"), &drain);
     let fetch = async |path: &str, ca: &str| {
         let url = format!("https://{address}{path}").parse().unwrap();
-        fetch::fetch(&url, &file(ca)).await.map(|keys| keys.keys().count()).map_err(|error| format!("{error:#}"))
+        fetch::fetch(&Location::OfFile(url, file(ca)))
+            .await
+            .map(|keys| keys.keys().count())
+            .map_err(|error| format!("{error:#}"))
     };
     assert_eq!(fetch("/keys", "ca.pem").await, Ok(1));
     for (path, ca, reason) in [

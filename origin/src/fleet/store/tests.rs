@@ -8,7 +8,7 @@ use weir_store::{Expect, PutOutcome, StoreMetrics};
 
 use super::*;
 
-const BOUNDS: FleetBounds = FleetBounds { agents: 1_000, assignments: 10, issuers: 10, bytes: 1 << 20 };
+const BOUNDS: FleetBounds = FleetBounds { agents: 1_000, assignments: 10, issuers: 10, issuer_urls: 2, bytes: 1 << 20 };
 
 fn agent(name: &str, ring: &str) -> Agent {
     serde_json::from_value(json!({ "name": name, "labels": { "ring": ring } })).unwrap()
@@ -281,4 +281,34 @@ async fn documents_of_a_batch_are_stored_shard_by_shard() {
 
     let more: Vec<_> = (0..1_001).map(|number| (agent(&format!("m{number}"), "1"), Precondition::default())).collect();
     assert!(matches!(one.check_all(&more).await, Err(FleetError::Full(_))));
+}
+
+#[tokio::test]
+async fn issuers_with_urls_have_a_bound_and_wait_until_every_origin_reads_them() {
+    let issuer = |number: usize, jwks: serde_json::Value| -> Issuer {
+        serde_json::from_value(json!({ "name": format!("i{number}"), "issuer": format!("https://{number}"),
+            "audience": "weir", "subjects": ["s"], "jwks": jwks, "agent": "a", "services": ["*"] }))
+        .unwrap()
+    };
+    let ca = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let url = |number| issuer(number, json!({ "url": "https://a/", "ca": ca }));
+    let keys = |number| issuer(number, json!({ "keys": [{ "kid": "k" }] }));
+    let dir = tempfile::tempdir().unwrap();
+    let engine = FaultyEngine::local(dir.path());
+    let may = Arc::new(AtomicBool::new(false));
+    let one = origin(&engine, Some(&may), BOUNDS).await;
+    let put = async |issuer: Issuer| one.put(issuer, &Precondition::default()).await.map_err(|error| error.to_string());
+    assert_eq!(put(keys(0)).await, Ok(Outcome::Created));
+    let refused = put(url(1)).await.unwrap_err();
+    assert!(refused.contains("origins of the release before"), "{refused}");
+    may.store(true, Ordering::Relaxed);
+    for number in [1, 2] {
+        assert_eq!(put(url(number)).await, Ok(Outcome::Created));
+    }
+    for number in [0, 3] {
+        let refused = put(url(number)).await.unwrap_err();
+        assert!(refused.contains("more than 2 issuers whose `jwks` has a `url`"), "{refused}");
+    }
+    assert_eq!((put(keys(3)).await, put(keys(2)).await), (Ok(Outcome::Created), Ok(Outcome::Changed)));
+    assert_eq!(put(url(3)).await, Ok(Outcome::Changed), "there is room again");
 }

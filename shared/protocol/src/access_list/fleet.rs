@@ -268,6 +268,19 @@ impl<T: Entry> Entries<T> {
     }
 }
 
+impl Entries<Issuer> {
+    /// Leaves out the issuers whose keys are at a URL: who reads whole lists knows only keys, and would reject the list.
+    fn leave_out_urls(&mut self) {
+        fn with_keys<'i>(issuers: impl Iterator<Item = &'i Issuer>) -> Vec<Issuer> {
+            issuers.filter(|issuer| !issuer.has_url()).cloned().collect()
+        }
+        if self.table.unsorted().any(Issuer::has_url) {
+            let table = Table::new(0, with_keys(self.documents()), with_keys(self.file()));
+            self.table = table.expect("the names differ, as before");
+        }
+    }
+}
+
 /// The id of clusters together: that of the only one, or a hash of all.
 fn joined_id<'a>(clusters: impl ExactSizeIterator<Item = &'a Option<ClusterId>>) -> Option<ClusterId> {
     let several = clusters.len() > 1;
@@ -357,8 +370,10 @@ impl Fleet {
         check(&self.issuers)
     }
 
-    /// Leaves out the documents of kinds that a whole list cannot have, and names these. Readers keep those that they have.
+    /// Leaves out the documents of kinds that a whole list cannot have, and names these. Readers keep those that they have. Of the
+    /// issuers those are left out whose keys are at a URL.
     pub(super) fn fit(&mut self, mut room: usize) -> Vec<&'static str> {
+        self.issuers.leave_out_urls();
         // Issuers come first: without them agents are not let in, and a removed one would be trusted on.
         let issuers = self.issuers.fit(&mut room).then_some(Issuer::KIND);
         let agents = self.agents.fit(&mut room).then_some(Agent::KIND);
