@@ -147,7 +147,7 @@ impl OriginListsFile {
     }
 
     #[cfg(test)]
-    pub(super) fn at(dir: &Path) -> Self {
+    pub(crate) fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), _lock: None }
     }
 

@@ -28,6 +28,12 @@ pub(super) fn not_following() -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-following", title, detail).retry_after(RETRY_AFTER)
 }
 
+pub(super) fn too_many_shards() -> Problem {
+    let detail = "Too many shards of access lists are being sent: request it again.";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The edge is overloaded", detail)
+        .retry_after(RETRY_AFTER)
+}
+
 pub(super) fn too_many_messages() -> Problem {
     let detail = "Too many messages about agents are being passed on: send this one again later.";
     let title = "Too many messages of edges";

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::BytesMut;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{Method, Request, Response};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
-use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::{self, Cursor, Event, EventKind, RelayedHeartbeat};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
@@ -32,7 +31,7 @@ const PART_BYTES: usize = 64 << 10;
 #[derive(Clone)]
 pub(crate) struct Events {
     catalog: Arc<Catalog>,
-    access: Access,
+    pub(super) access: Access,
     /// Of all lines: readers begin again with a snapshot.
     cursor: Cursor,
     streams: Arc<Semaphore>,
@@ -73,14 +72,6 @@ impl Events {
 
     pub(super) fn bound(&self) -> Bound {
         ("peer_streams", (self.limit - self.streams.available_permits()) as u64, self.limit as u64)
-    }
-
-    /// The documents of a shard of the access list.
-    pub(super) fn shard(&self, digest: &ObjectDigest) -> Result<Response<Body>, Problem> {
-        let json = self.access.shard_json(digest).ok_or_else(|| Problem::no_such_shard(digest))?;
-        let mut response = Response::new(Body::from(json));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Ok(response)
     }
 
     /// Starts a stream, with a snapshot. It ends with the reader's certificate.

@@ -10,6 +10,7 @@ mod events;
 mod metrics;
 mod object;
 mod observed;
+mod shards;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -27,6 +28,7 @@ use weir_runtime::serve::{Body, Peer, RequestBody, RequestFacts};
 pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
 pub(crate) use self::observed::Reports;
+use self::shards::Shards;
 use crate::access::Refusal;
 use crate::api_error::ApiError;
 use crate::catalog::Lookup;
@@ -43,6 +45,7 @@ struct Inner {
     lookup: Lookup,
     cache: Cache,
     events: Events,
+    shards: Shards,
     heartbeats: Heartbeats,
     reports: Reports,
     metrics: PeerMetrics,
@@ -60,12 +63,13 @@ impl PeerApi {
         reports: Reports,
         metrics: PeerMetrics,
     ) -> Self {
-        Self { inner: Arc::new(Inner { name, lookup, cache, events, heartbeats, reports, metrics }) }
+        let shards = Shards::new(events.access.clone());
+        Self { inner: Arc::new(Inner { name, lookup, cache, events, shards, heartbeats, reports, metrics }) }
     }
 
-    /// The fill levels of the bounds on event streams and on messages that are passed on.
-    pub(crate) fn bounds(&self) -> [Bound; 2] {
-        [self.inner.events.bound(), self.inner.reports.bound()]
+    /// The fill levels of the bounds on event streams, on shards of access lists and on messages that are passed on.
+    pub(crate) fn bounds(&self) -> [Bound; 3] {
+        [self.inner.events.bound(), self.inner.shards.bound(), self.inner.reports.bound()]
     }
 
     /// Answers an edge. `passed`: the edges that the request has passed.
@@ -94,7 +98,7 @@ impl PeerApi {
             Ok(Route::Versions(service)) => inner.versions(request, &service).await,
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
-            Ok(Route::AccessShard(digest)) => inner.events.shard(&digest),
+            Ok(Route::AccessShard(digest)) => inner.shards.answer(request.method(), digest).await,
             Ok(Route::Events) => inner.events.begin(request, peer.certificate_ends),
             Ok(_) => Err(ApiError::NoSuchPath.into()),
         };

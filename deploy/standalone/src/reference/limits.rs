@@ -180,6 +180,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | memory for which agent is in which group | {edge/src/self_api/groups.rs MAX_MEMBER_BYTES} | `agent_group_bytes` | eviction |
 | what agents run | `agents.observed_bytes` | `agent_observed_bytes` | 429; nothing is dropped. Metric: `weir_edge_agent_observed_messages_total` |
 | rows of one agent, those included that were removed within ten minutes | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | 429. Metric: `weir_edge_agent_observed_messages_total` |
+| shards of access lists that are sent to other edges at a time | {edge/src/peer_api/shards.rs CONCURRENT_SHARDS} | `peer_shards` | they wait 10 s, then 503 |
 | messages of other edges that a shield passes on | {edge/src/peer_api/observed.rs CONCURRENT_MESSAGES} | `peer_messages` | 429 |
 | one of them at an origin | {edge/src/peer_api/observed.rs ORIGIN_TIMEOUT} |  | the other origins count |
 | silence of an agent | {edge/src/observed/table.rs FORGOTTEN_AFTER} |  | what it runs is forgotten. Metric: `weir_edge_agents` |
