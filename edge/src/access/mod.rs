@@ -34,6 +34,7 @@ use weir_runtime::shutdown::Drain;
 pub(crate) use decision::AccessDecision;
 pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
+pub(crate) use received::ShardOutcome;
 pub(crate) use refusal::Refusal;
 pub(crate) use refused::RefusedNames;
 pub(crate) use session::{Agent, Session, token as bearer_token};

@@ -2,11 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use weir_protocol::access_list::AccessList;
+use weir_protocol::access_list::{AccessList, AccessListError};
 use weir_protocol::digest::ObjectDigest;
 
 use super::lists::Lists;
 use super::{Access, Inner};
+
+/// What became of a shard that was fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShardOutcome {
+    /// It is in the list.
+    Added,
+    /// It has other bytes than its digest says.
+    Damaged,
+    /// The list cannot be used: the one before applies until the origin sends another one.
+    Unusable,
+}
 
 impl Access {
     /// Replaces the access list of an origin, and returns the shards that it lacks. Its keys and denials apply at once, and all
@@ -33,17 +44,17 @@ impl Access {
         })
     }
 
-    /// Adds a shard to the last list of an origin, which applies once it is complete. Returns whether the shard can be used;
-    /// if not, the list before applies until the origin sends another one.
-    pub(crate) fn add_shard(&self, name: &str, digest: &ObjectDigest, json: &[u8]) -> bool {
+    /// Adds a shard to the last list of an origin, which applies once it is complete.
+    pub(crate) fn add_shard(&self, name: &str, digest: &ObjectDigest, json: &[u8]) -> ShardOutcome {
         let inner = &*self.inner;
         let added = inner.lists().add_shard(name, (digest, json), inner.fleet_bytes);
         let complete = match added {
             Ok(complete) => complete,
             Err(error) => {
                 inner.metrics.lists_refused.inc();
-                tracing::error!(origin = name, %error, "the access list of an origin cannot be used; the previous one applies");
-                return false;
+                tracing::error!(origin = name, shard = %digest, %error, "the access list of an origin cannot be used; the previous one applies");
+                let is_damaged = matches!(error, AccessListError::Corrupt(_));
+                return if is_damaged { ShardOutcome::Damaged } else { ShardOutcome::Unusable };
             }
         };
         if let Some(mut list) = complete {
@@ -55,7 +66,7 @@ impl Access {
                 inner.note_incomplete(lists);
             });
         }
-        true
+        ShardOutcome::Added
     }
 
     /// The documents of a shard of the lists of all origins together.

@@ -1,5 +1,6 @@
 use super::*;
 use std::time::Duration;
+use weir_protocol::digest::ObjectDigest;
 
 async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {
     let registry = Registry::new();
@@ -71,7 +72,7 @@ async fn denials_of_a_first_list_that_lacks_shards_apply_also_after_a_restart() 
     let access = start(dir.path(), &drain, &known).await;
     assert!(denies(&access, T123)[0] && !access.knows_fleet(&clusters));
     access.set_origin_list("a", json.get().as_bytes());
-    assert!(access.add_shard("a", &digest, &shard) && access.knows_fleet(&clusters));
+    assert_eq!((access.add_shard("a", &digest, &shard), access.knows_fleet(&clusters)), (ShardOutcome::Added, true));
     assert!(drain.finish(Duration::from_secs(5)).await);
 
     // A disk has lost some of it.
@@ -80,7 +81,7 @@ async fn denials_of_a_first_list_that_lacks_shards_apply_also_after_a_restart() 
     let access = start(dir.path(), &drain, &known).await;
     assert!(denies(&access, T123)[0] && !access.knows_fleet(&clusters));
     assert_eq!(access.set_origin_list("a", json.get().as_bytes()).len(), 1, "it is fetched again");
-    assert!(access.add_shard("a", &digest, &shard));
+    assert_eq!(access.add_shard("a", &digest, &shard), ShardOutcome::Added);
     assert!(drain.finish(Duration::from_secs(5)).await);
     assert_eq!(std::fs::read(&file).unwrap(), shard);
 
@@ -140,4 +141,39 @@ async fn an_origin_that_has_departed_brings_no_deleted_document_back() {
     assert!(!access.knows_fleet(&clusters), "no origin has said anything yet");
     send(&access, "c", "y", 9, "");
     assert!(access.knows_fleet(&clusters[..1]) && !access.knows_fleet(&clusters), "one cluster has");
+}
+
+#[tokio::test]
+async fn a_damaged_shard_is_fetched_again_and_one_that_cannot_be_read_leaves_the_list_before() {
+    let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+    let access = start(dir.path(), &drain, &["a"]).await;
+    let list = |revision: u64, names: &[&str]| {
+        let documents: Vec<_> = names.iter().map(|name| format!(r#"{{"name": "{name}"}}"#)).collect();
+        let json = format!(r#"{{"agents": {{"revision": {revision}, "documents": [{}]}}}}"#, documents.join(","));
+        AccessList::parse(json.as_bytes()).unwrap()
+    };
+    let agents = || access.fleet().borrow().agents.iter().count();
+    access.set_origin_list("a", list(1, &["one"]).json().get().as_bytes());
+    let two = list(2, &["one", "two"]);
+    let json = two.sharded_json();
+    let digest = access.set_origin_list("a", json.get().as_bytes()).pop_first().unwrap();
+    let shard = two.fleet().shard_json(&digest).unwrap();
+    let refused = || access.inner.metrics.lists_refused.get();
+    assert_eq!(access.add_shard("a", &digest, &shard[1..]), ShardOutcome::Damaged);
+    assert_eq!((agents(), refused(), access.inner.metrics.lists_incomplete.get()), (1, 1, 1));
+    assert_eq!((access.add_shard("a", &digest, &shard), agents()), (ShardOutcome::Added, 2));
+
+    // Of a later version, which this one cannot read.
+    let later = br#"[{"entry": {"name": ["of", "parts"]}}]"#;
+    let json = json.get().replace(&digest.to_string(), &ObjectDigest::of(later).to_string());
+    let json = json.replace(r#""revision":2"#, r#""revision":3"#).replacen('{', r#"{"denied_agents":["lost"],"#, 1);
+    let lacking = access.set_origin_list("a", json.as_bytes());
+    assert_eq!(lacking, [ObjectDigest::of(later)].into());
+    assert_eq!(access.add_shard("a", &ObjectDigest::of(later), later), ShardOutcome::Unusable);
+    assert!(access.inner.key_set().denies_agent(&"lost".parse().unwrap()), "denials do not wait");
+    assert_eq!((agents(), refused(), access.inner.metrics.lists_incomplete.get()), (2, 2, 1));
+    // The next list is a list again.
+    access.set_origin_list("a", list(4, &["three"]).json().get().as_bytes());
+    assert_eq!((agents(), access.inner.metrics.lists_incomplete.get()), (1, 0));
+    drain.cut().await;
 }

@@ -9,7 +9,7 @@ use futures_util::stream;
 use weir_cache::OriginError;
 use weir_protocol::digest::ObjectDigest;
 
-use crate::access::Access;
+use crate::access::{Access, ShardOutcome};
 use crate::origin_client::Origin;
 
 /// Requests at a time: an edge far away is to have 64 shards within the second after which the next list may come.
@@ -18,7 +18,8 @@ const CONCURRENT: usize = 32;
 /// The pause before what has failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Fetches all of them, unless one cannot be used. What the origin does not have any longer the next list does not name.
+/// Fetches all of them, unless one cannot be used: only a complete list applies. What came damaged is fetched again. What the origin
+/// does not have any longer the next list does not name.
 pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTreeSet<ObjectDigest>) {
     loop {
         let fetched = stream::iter(lacking).map(async |digest| (digest, one(&origin, &access, digest).await));
@@ -27,10 +28,11 @@ pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTre
             let origin = origin.name();
             tracing::warn!(origin, %error, "agents, assignments or issuers cannot be fetched; the previous ones apply");
         }
-        if outcomes.iter().any(|(_, outcome)| matches!(outcome, Ok(false))) {
+        if outcomes.iter().any(|(_, outcome)| matches!(outcome, Ok(ShardOutcome::Unusable))) {
             return;
         }
-        lacking = outcomes.into_iter().filter(|(_, outcome)| outcome.is_err()).map(|(digest, _)| digest).collect();
+        let is_there = |outcome: &Result<_, _>| matches!(outcome, Ok(ShardOutcome::Added));
+        lacking = outcomes.into_iter().filter(|(_, outcome)| !is_there(outcome)).map(|(digest, _)| digest).collect();
         if lacking.is_empty() {
             return;
         }
@@ -38,8 +40,7 @@ pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTre
     }
 }
 
-/// Returns whether the shard can be used.
-async fn one(origin: &Origin, access: &Access, digest: ObjectDigest) -> Result<bool, OriginError> {
+async fn one(origin: &Origin, access: &Access, digest: ObjectDigest) -> Result<ShardOutcome, OriginError> {
     let json = origin.access_shard(&digest).await?;
     Ok(access.add_shard(origin.name(), &digest, &json))
 }
