@@ -54,7 +54,7 @@ struct InUse {
 
 impl InUse {
     fn show(&self, table: &Table) {
-        let Bounds { agents, rows, bytes } = table.in_use();
+        let Bounds { agents, rows, bytes, .. } = table.in_use();
         self.agents.store(agents, Relaxed);
         self.rows.store(rows, Relaxed);
         self.bytes.store(bytes, Relaxed);

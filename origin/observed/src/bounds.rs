@@ -21,10 +21,12 @@ pub struct Bounds {
     pub rows: usize,
     /// Estimated bytes.
     pub bytes: usize,
+    /// Edges that report with one certificate. Beyond it a new one is rejected.
+    pub edges_per_identity: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { agents: 50_000, rows: 1_000_000, bytes: 256 << 20 }
+        Self { agents: 50_000, rows: 1_000_000, bytes: 256 << 20, edges_per_identity: MAX_EDGES / 2 }
     }
 }

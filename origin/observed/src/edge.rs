@@ -34,6 +34,15 @@ pub enum Rejected {
     /// It has no room for another edge.
     #[error("the origin has reached its limit of {MAX_EDGES} edges")]
     Edges,
+    /// The same for edges with one certificate, or behind a shield with it.
+    #[error(
+        "the origin has {limit} edges with this certificate, or behind a shield with it: give further ones a certificate of \
+         their own, or raise `[limits] observed_edges_per_identity`"
+    )]
+    EdgesOfIdentity {
+        /// The bound.
+        limit: usize,
+    },
 }
 
 /// An edge.

@@ -16,6 +16,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
+    /// The identity of the certificate with which its messages come.
+    pub(crate) fn certificate(&self) -> &str {
+        self.via.as_ref().unwrap_or(&self.edge).identity()
+    }
+
     /// Whether it may change what the other one reported: it is the same, or the same edge through another shield. No shield
     /// changes what an edge reports by itself.
     pub(crate) fn speaks_for(&self, other: &Self) -> bool {

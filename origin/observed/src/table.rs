@@ -109,7 +109,8 @@ impl Table {
 
     /// What is in use of the bounds.
     pub fn in_use(&self) -> Bounds {
-        Bounds { agents: self.agents.len(), rows: self.rows, bytes: self.bytes + self.pools.bytes() }
+        let bytes = self.bytes + self.pools.bytes();
+        Bounds { agents: self.agents.len(), rows: self.rows, bytes, ..self.bounds }
     }
 
     /// What has arrived at agents by the messages since the last call.
@@ -134,9 +135,7 @@ impl Table {
     /// The edge has to send everything again, has the name of another one, or is one too many.
     pub fn apply(&mut self, mut message: EdgeObserved, via: Option<EdgeName>, now: Now) -> Result<Taken, Rejected> {
         let (name, at) = (Reporter { edge: message.sender(), via }, now.monotonic);
-        if !self.edges.contains_key(&name) && self.edges.len() >= MAX_EDGES {
-            return Err(Rejected::Edges);
-        }
+        self.room_for_edge(&name)?;
         if message.full {
             self.note_heard(&[name.clone()].into(), false);
         }
@@ -174,6 +173,19 @@ impl Table {
             edge.accept(&message);
         }
         Ok(bound.map_or(Taken::Whole, Taken::Part))
+    }
+
+    /// Whether an edge is known, or may be added.
+    fn room_for_edge(&self, name: &Reporter) -> Result<(), Rejected> {
+        if self.edges.contains_key(name) {
+            return Ok(());
+        }
+        if self.edges.len() >= MAX_EDGES {
+            return Err(Rejected::Edges);
+        }
+        let limit = self.bounds.edges_per_identity;
+        let of_identity = self.edges.keys().filter(|known| known.certificate() == name.certificate()).count();
+        if of_identity < limit { Ok(()) } else { Err(Rejected::EdgesOfIdentity { limit }) }
     }
 
     /// What a run of an edge reports through one shield says that it lives also where it reported through others.
@@ -362,7 +374,7 @@ impl Table {
         let gone = names.edges.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
         self.delete_edges(&gone);
         for (name, seen) in names.edges.iter().filter(|(_, seen)| !seen.deleted) {
-            if self.edges.len() < MAX_EDGES {
+            if self.room_for_edge(name).is_ok() {
                 self.edges.entry(name.clone()).or_insert_with(|| Edge::new(now.moment_of(*seen)));
             }
         }

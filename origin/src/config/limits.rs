@@ -72,6 +72,9 @@ pub struct LimitsConfig {
     /// Memory of these rows.
     #[serde(with = "config::size")]
     pub observed_bytes: ByteSize,
+    /// Most edges that report with one certificate, each by a `name` of its own or behind a shield with it, of 1,000 in all. Further ones
+    /// get 429.
+    pub observed_edges_per_identity: usize,
     /// Free bytes on the disk of `data_dir` below which nothing is built.
     #[serde(with = "config::size")]
     pub min_free: ByteSize,
@@ -107,6 +110,7 @@ impl Default for LimitsConfig {
             observed_agents: observed.agents,
             observed_rows: observed.rows,
             observed_bytes: ByteSize(observed.bytes as u64),
+            observed_edges_per_identity: observed.edges_per_identity,
             min_free: ByteSize::mib(64),
         }
     }
@@ -126,7 +130,12 @@ impl LimitsConfig {
     /// How much the table of what agents run holds.
     pub(crate) fn observed(&self) -> weir_observed::Bounds {
         let bytes = usize::try_from(self.observed_bytes.as_u64()).unwrap_or(usize::MAX);
-        weir_observed::Bounds { agents: self.observed_agents, rows: self.observed_rows, bytes }
+        weir_observed::Bounds {
+            agents: self.observed_agents,
+            rows: self.observed_rows,
+            bytes,
+            edges_per_identity: self.observed_edges_per_identity,
+        }
     }
 
     pub(super) fn errors(&self) -> Vec<String> {
@@ -151,6 +160,7 @@ impl LimitsConfig {
             ("concurrent_dry_runs", self.concurrent_dry_runs),
             ("observed_agents", self.observed_agents),
             ("observed_rows", self.observed_rows),
+            ("observed_edges_per_identity", self.observed_edges_per_identity),
         ] {
             if !(1..=100_000_000).contains(&value) {
                 errors.push(format!("[limits] {key} = {value}: it must be between 1 and 100000000"));

@@ -76,7 +76,7 @@ impl From<Rejected> for NotTaken {
                 Problem::new(StatusCode::TOO_MANY_REQUESTS, NAME_TWICE, "Another edge has this name", detail)
                     .retry_after(LATEST)
             }
-            Rejected::Edges => {
+            Rejected::Edges | Rejected::EdgesOfIdentity { .. } => {
                 Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached", detail)
                     .retry_after(LATEST)
             }

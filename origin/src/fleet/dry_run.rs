@@ -337,7 +337,7 @@ mod tests {
         let agents: Vec<Value> = agents.iter().map(agent).collect();
         let message = json!({ "edge": "edge-1", "instance": "e", "seq": 1, "full": true, "more": more, "connected": 1,
             "agents": agents });
-        let mut table = Table::new(Bounds { agents: 5_000, rows: 10, bytes: 1 << 30 });
+        let mut table = Table::new(Bounds { agents: 5_000, rows: 10, bytes: 1 << 30, ..Bounds::default() });
         let now = Now::of_clocks();
         table.apply(EdgeObserved::parse(message.to_string().as_bytes()).unwrap(), None, now).unwrap();
         Observed::of(&table, now)

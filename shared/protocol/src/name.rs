@@ -65,6 +65,11 @@ impl EdgeName {
             None => Self(identity.0.clone()),
         }
     }
+
+    /// Its identity, which other edges may have too.
+    pub fn identity(&self) -> &str {
+        self.as_str().split_once('~').map_or(self.as_str(), |(identity, _)| identity)
+    }
 }
 
 #[cfg(test)]
@@ -76,7 +81,7 @@ mod tests {
         let [pool, node]: [NodeName; 2] = ["pool", "node-1"].map(|name| name.parse().unwrap());
         let names = [None, Some(&pool), Some(&node)].map(|name| EdgeName::of(&pool, name).to_string());
         assert_eq!(names, ["pool", "pool", "pool~node-1"]);
-        assert!(names.iter().all(|name| name.parse::<EdgeName>().is_ok()));
+        assert!(names.iter().all(|name| name.parse::<EdgeName>().unwrap().identity() == "pool"));
         for bad in ["", "~", "pool~", "~node-1", "pool~pool", "pool~a~b", "pool~A", "pool/a"] {
             assert!(bad.parse::<EdgeName>().is_err(), "{bad}");
         }

@@ -69,6 +69,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | services whose deliveries are counted by name | {origin/src/delivery.rs MAX_NAMED} |  | others are counted together. Metric: `weir_origin_delivery_seconds` |
 | memory of rows | `limits.observed_bytes` | `observed_bytes` | the same; exceeded by one message at most |
 | edges that report | {origin/observed/src/bounds.rs MAX_EDGES} | `observed_edges` | 429 for new ones |
+| those of them with one certificate, or behind shields with it | `limits.observed_edges_per_identity` |  | 429 for new ones. Metric: `weir_origin_observed_messages_total` |
 | an edge that reports nothing | {origin/observed/src/edge.rs EDGE_SILENT_AFTER} |  | answers name it as incomplete. Metric: `weir_origin_observed_incomplete_edges` |
 | the same, until it is forgotten | {origin/observed/src/edge.rs EDGE_FORGOTTEN_AFTER} |  | its agents are silent |
 | names that failed credentials claimed | {origin/observed/src/bounds.rs MAX_REFUSED_NAMES} |  | those refused longest ago are forgotten |

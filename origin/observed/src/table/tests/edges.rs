@@ -51,6 +51,31 @@ fn edges_with_one_identity_are_several_with_agents_of_their_own() {
 }
 
 #[test]
+fn edges_with_one_certificate_have_a_bound_of_their_own() {
+    let mut world = world_of(Bounds { edges_per_identity: 2, ..Bounds::default() });
+    for (name, seq) in [("one", 1), ("two", 1), ("one", 2)] {
+        assert_eq!(world.send(&of(name, name, seq, &[])), Ok(Taken::Whole), "{name}");
+    }
+    let full = Err(Rejected::EdgesOfIdentity { limit: 2 });
+    assert_eq!(world.send(&of("three", "three", 1, &[])), full);
+    // Those behind a shield come with its certificate, whichever name it has, and whatever they are called.
+    assert_eq!(world.send_via(Some("pool~shield"), &message("e1", 1, &[])), full);
+    assert_eq!(world.send_via(Some("shield"), &message("pool", 1, &[])), Ok(Taken::Whole));
+    assert_eq!(world.send_via(Some("shield~a"), &message("e1", 1, &[])), Ok(Taken::Whole));
+    assert_eq!(world.send_via(Some("shield~b"), &message("e2", 1, &[])), full);
+    assert_eq!(world.send(&message("shield", 1, &[])), full);
+    assert_eq!(world.send(&message("e2", 1, &[])), Ok(Taken::Whole));
+    // What other origins have heard counts too.
+    let mut names = world.table.names(world.now);
+    names.edges.insert("pool~four".parse().unwrap(), names.edges[&"e2".parse().unwrap()]);
+    world.table.learn(&names, world.now);
+    assert_eq!(world.table.edges(), 5);
+    world.pass(24 * 3600);
+    world.table.expire(world.now);
+    assert_eq!(world.send(&of("three", "three", 1, &[])), Ok(Taken::Whole), "the others are forgotten");
+}
+
+#[test]
 fn two_edges_with_one_name_are_told_so_and_none_sends_everything_again_and_again() {
     let mut world = world();
     let twice = |world: &World| world.table.gauges(world.now, |_| true).duplicated_edges;
