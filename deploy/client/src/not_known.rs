@@ -31,13 +31,23 @@ pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
 }
 
 /// The same answer without agents that nobody has heard for a day: names of clusters that are gone stay for a month.
-pub(crate) async fn of_the_last_day(client: &Client, mut answer: Value) -> anyhow::Result<Value> {
+pub(crate) async fn of_the_last_day(client: &Client, answer: Value) -> anyhow::Result<Value> {
+    let mut answer = without_gone(answer);
     if answer["agents_without_rows"].as_u64().is_some_and(|number| number > 0) {
         let (agents, _) = client.list("/v1/fleet/agents", &Query::new(), "agents").await?;
         let unknown = agents.iter().filter(|agent| agent["edge"].is_null() && was_heard(agent, SystemTime::now()));
         answer["agents_without_rows"] = unknown.count().into();
     }
     Ok(answer)
+}
+
+/// The same answer without unknown rows of agents that nobody has heard for a day. An origin of the release before tells no number.
+fn without_gone(mut answer: Value) -> Value {
+    let [unknown, gone] = ["unknown", "unknown_gone"].map(|key| answer[key].as_u64().unwrap_or_default());
+    if gone > 0 {
+        answer["unknown"] = unknown.saturating_sub(gone).into();
+    }
+    answer
 }
 
 /// Whether an edge has heard the agent of an entry within a day. One that cannot be read counts.
@@ -72,5 +82,8 @@ mod tests {
         assert!(said[1].contains("2 more rows lack") && said[2].contains("3 agents run"), "{said:?}");
         let one = sentences(&json!({"unknown": 1, "agents_without_rows": 1}), clock);
         assert!(one[0].contains("1 more row lacks") && one[1].contains("1 agent runs"), "{one:?}");
+        let unknown = |answer| without_gone(answer)["unknown"].clone();
+        assert_eq!(unknown(json!({"unknown": 3, "unknown_gone": 2})), 1);
+        assert_eq!((unknown(json!({"unknown": 3})), unknown(json!({}))), (json!(3), Value::Null));
     }
 }

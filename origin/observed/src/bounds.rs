@@ -5,6 +5,9 @@ use std::time::Duration;
 /// After this time without news an agent is silent.
 pub const AGENT_SILENT_AFTER: Duration = Duration::from_secs(90);
 
+/// After this time without news the rows of an agent are not waited for: names of clusters that are gone stay for a month.
+pub(crate) const AGENT_GONE_AFTER: Duration = Duration::from_secs(24 * 3600);
+
 /// The most edges. Beyond it a new one is rejected.
 pub const MAX_EDGES: usize = 1_000;
 

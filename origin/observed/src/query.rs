@@ -12,7 +12,7 @@ use weir_protocol::observed::Instance;
 use weir_protocol::observed::{Proved, Row};
 
 use crate::agent::State;
-use crate::bounds::AGENT_SILENT_AFTER;
+use crate::bounds::{AGENT_GONE_AFTER, AGENT_SILENT_AFTER};
 use crate::compact::CompactRow;
 use crate::edge::Edge;
 use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
@@ -35,6 +35,8 @@ pub struct Answer<T> {
     pub total: usize,
     /// How many more may match, of which that cannot be said.
     pub unknown: usize,
+    /// How many of these are rows of agents that no edge has heard for a day.
+    pub unknown_gone: usize,
     /// Agents of which only the name is known: what they run may match.
     pub agents_without_rows: usize,
     /// This part of them; in JSON under a name of their own.
@@ -128,6 +130,24 @@ pub struct AgentView {
     pub problems: usize,
 }
 
+/// How many rows match, or may.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counted {
+    total: usize,
+    unknown: usize,
+    unknown_gone: usize,
+}
+
+impl Counted {
+    /// Counts a row. Returns whether it matches. `is_gone`: no edge has heard its agent for a day.
+    pub(crate) fn matches(&mut self, verdict: Option<Verdict>, is_gone: bool) -> bool {
+        self.total += usize::from(verdict == Some(Verdict::Lacks));
+        self.unknown += usize::from(verdict == Some(Verdict::Unknown));
+        self.unknown_gone += usize::from(verdict == Some(Verdict::Unknown) && is_gone);
+        verdict == Some(Verdict::Lacks)
+    }
+}
+
 impl Table {
     /// Edges of which rows may be missing or old: those of which not all parts came, and those that were restarted while
     /// agents that were there before have not come back, to them or to another one. What does not is silent in the end. So it is
@@ -194,16 +214,11 @@ impl Table {
     ) -> Answer<RowView> {
         let prepared = Prepared::new(self, filter, lacks);
         let (after_agent, after_service) = after.and_then(|after| after.split_once('/')).unwrap_or_default();
-        let (mut entries, mut total, mut unknown, mut has_more) = (Vec::new(), 0, 0, false);
+        let (mut entries, mut counted, mut has_more) = (Vec::new(), Counted::default(), false);
         for of in self.matching(&filter.agents, now) {
             for row in &of.agent.rows {
-                match prepared.verdict(row) {
-                    Some(Verdict::Lacks) => total += 1,
-                    Some(Verdict::Unknown) => {
-                        unknown += 1;
-                        continue;
-                    }
-                    _ => continue,
+                if !counted.matches(prepared.verdict(row), of.is_gone(now)) {
+                    continue;
                 }
                 let position = (of.name.as_str(), self.pools.services.get(row.service).as_str());
                 if has_more || position <= (after_agent, after_service) {
@@ -216,19 +231,19 @@ impl Table {
             }
         }
         let cursor = entries.last().filter(|_| has_more).map(|last| format!("{}/{}", last.agent, last.row.service));
-        self.answer(&filter.agents, (total, unknown), (entries, cursor), now)
+        self.answer(&filter.agents, counted, (entries, cursor), now)
     }
 
     /// With what an answer says besides.
     pub(crate) fn answer<T>(
         &self,
         filter: &AgentFilter,
-        (total, unknown): (usize, usize),
+        Counted { total, unknown, unknown_gone }: Counted,
         (entries, cursor): (Vec<T>, Option<String>),
         now: Now,
     ) -> Answer<T> {
         let (incomplete, agents_without_rows) = (self.incomplete(now), self.agents_without_rows(filter, now));
-        Answer { as_of: now.wall, incomplete, total, unknown, agents_without_rows, entries, cursor }
+        Answer { as_of: now.wall, incomplete, total, unknown, unknown_gone, agents_without_rows, entries, cursor }
     }
 
     /// The agents of which only the name is known, and that a filter may match: their edge and their labels are not known.
@@ -260,7 +275,8 @@ impl Table {
         let entries: Vec<_> = rest.by_ref().take(limit).filter_map(|name| self.agent_view(name, now)).collect();
         let has_more = rest.next().is_some();
         let cursor = entries.last().filter(|_| has_more).map(|last| last.agent.to_string());
-        self.answer(filter, (matching.len(), 0), (entries, cursor), now)
+        let counted = Counted { total: matching.len(), ..Counted::default() };
+        self.answer(filter, counted, (entries, cursor), now)
     }
 
     fn agent_view(&self, name: &NodeName, now: Now) -> Option<AgentView> {
@@ -284,6 +300,13 @@ impl Table {
             services: agent.rows.len(),
             problems: agent.rows.iter().filter(|row| row.problem.is_some()).count(),
         })
+    }
+}
+
+impl Matched<'_> {
+    /// Whether no edge has heard the agent for a day.
+    pub(crate) fn is_gone(&self, now: Now) -> bool {
+        now.monotonic.saturating_duration_since(self.heard) >= AGENT_GONE_AFTER
     }
 }
 

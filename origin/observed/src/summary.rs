@@ -9,8 +9,8 @@ use weir_protocol::descriptor::rfc3339;
 use weir_protocol::token::unix_seconds;
 
 use crate::compact::{CompactRow, NONE, UNSAID, from_unix};
-use crate::filter::{Lacks, Matched, Prepared, RowFilter, Verdict};
-use crate::query::Answer;
+use crate::filter::{Lacks, Matched, Prepared, RowFilter};
+use crate::query::{Answer, Counted};
 use crate::table::{Now, Table};
 use crate::words::{PHASES, PROBLEMS, word};
 
@@ -118,19 +118,14 @@ impl Table {
         // Most rows find their group by numbers, without their text.
         let mut places_by_slot = HashMap::new();
         let is_of_agents = by.is_of_agents() || and_by.is_some_and(By::is_of_agents);
-        let (mut total, mut unknown) = (0, 0);
+        let mut counted = Counted::default();
         for (index, of) in self.matching(&filter.agents, now).enumerate() {
             if is_of_agents {
                 places_by_slot.clear();
             }
             for row in &of.agent.rows {
-                match prepared.verdict(row) {
-                    Some(Verdict::Lacks) => total += 1,
-                    Some(Verdict::Unknown) => {
-                        unknown += 1;
-                        continue;
-                    }
-                    _ => continue,
+                if !counted.matches(prepared.verdict(row), of.is_gone(now)) {
+                    continue;
                 }
                 let slots = (by.slot(row), and_by.map_or(0, |by| by.slot(row)));
                 let place = *places_by_slot.entry(slots).or_insert_with(|| {
@@ -166,7 +161,7 @@ impl Table {
         };
         let entries: Vec<_> = counts.into_iter().skip(start).take(limit).map(group).collect();
         let cursor = has_more.then(|| (start + limit).to_string());
-        self.answer(&filter.agents, (total, unknown), (entries, cursor), now)
+        self.answer(&filter.agents, counted, (entries, cursor), now)
     }
 
     fn key<'a>(&'a self, by: &By, of: Matched<'a>, row: &CompactRow) -> Option<Cow<'a, str>> {

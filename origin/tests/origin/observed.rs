@@ -62,7 +62,10 @@ async fn operators_ask_what_edges_report() {
 
     let rows = ask(&operator, "/v1/fleet/rows?service=shop-*&label=ring=canary").await;
     let keys: Vec<&String> = rows.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["as_of", "incomplete", "total", "unknown", "agents_without_rows", "rows", "cursor"]);
+    assert_eq!(
+        keys,
+        ["as_of", "incomplete", "total", "unknown", "unknown_gone", "agents_without_rows", "rows", "cursor"]
+    );
     assert_eq!((&rows["incomplete"], &rows["total"], &rows["cursor"]), (&json!([]), &json!(1), &Value::Null));
     let row = &rows["rows"][0];
     assert_eq!((&row["agent"], &row["edge"], &row["state"]), (&json!("cluster-1"), &json!("edge-1"), &json!("live")));

@@ -74,6 +74,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | the same, until it is forgotten | {origin/observed/src/edge.rs EDGE_FORGOTTEN_AFTER} |  | its agents are silent |
 | names that failed credentials claimed | {origin/observed/src/bounds.rs MAX_REFUSED_NAMES} |  | those refused longest ago are forgotten |
 | an agent of which no edge hears | {origin/observed/src/bounds.rs AGENT_SILENT_AFTER} |  | it is silent. Metric: `weir_origin_observed_agents` |
+| the same, until nobody waits for its rows | {origin/observed/src/bounds.rs AGENT_GONE_AFTER} |  | `unknown_gone` counts them |
 | the same, until it is forgotten | {origin/observed/src/table.rs AGENT_FORGOTTEN_AFTER} |  | it is not listed |
 | age of stored names of agents and edges | {origin/src/last_seen.rs STORE_INTERVAL} |  | a kill of all origins forgets agents that are newer |
 | questions about what agents run | {origin/src/observed.rs CONCURRENT_QUERIES} | `fleet_queries` | they wait |

@@ -76,6 +76,14 @@ fn rows_that_lack_a_generation_are_counted_apart_from_unknown_ones() {
     };
     let answer = world.table.rows(&RowFilter::default(), Some(&lacks), (None, 100), world.now);
     assert_eq!((answer.total, answer.entries.len(), answer.unknown), (14, 14, 20));
+    assert_eq!(answer.unknown_gone, 0);
+    // Names of clusters that are gone stay for a month: nobody waits for their rows.
+    let period = crate::bounds::AGENT_GONE_AFTER;
+    let late = Now { monotonic: world.now.monotonic + period, wall: world.now.wall + period };
+    let gone = world.table.rows(&RowFilter::default(), Some(&lacks), (None, 100), late);
+    assert_eq!((gone.total, gone.unknown, gone.unknown_gone), (14, 20, 20));
+    let gone = world.table.summary((&By::Service, None), &RowFilter::default(), Some(&lacks), (None, 2), late);
+    assert_eq!((gone.total, gone.unknown, gone.unknown_gone), (14, 20, 20));
     let by = |by| world.table.summary((&by, None), &RowFilter::default(), Some(&lacks), (None, 2), world.now);
     let counted = |by| by_key(by);
     fn by_key(answer: crate::Answer<crate::Group>) -> Vec<(Option<String>, usize, usize)> {
