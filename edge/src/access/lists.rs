@@ -91,24 +91,40 @@ impl Lists {
         (applies, lacking)
     }
 
-    /// Adds a shard to the last list of an origin. Returns the list once it is complete.
+    /// The documents of the last list of an origin if it lacks shards, so that one is parsed without the lock.
+    pub(super) fn to_complete(&self, origin: &str) -> AccessList {
+        let mut part = AccessList::default();
+        part.set_fleet(self.origin_lists.incomplete.get(origin).map(|list| list.fleet().clone()).unwrap_or_default());
+        part
+    }
+
+    /// Takes shards of `bytes` from a part into the last list of an origin. Returns whether it is complete now.
     ///
     /// # Errors
-    /// The bytes are others than the digest says, or the list has more than `limit` bytes of documents.
-    pub(super) fn add_shard(
+    /// The list would have more than `limit` bytes of documents.
+    pub(super) fn add_part(
         &mut self,
         origin: &str,
-        (digest, json): (&ObjectDigest, &[u8]),
+        (part, bytes): (&AccessList, usize),
         limit: usize,
-    ) -> Result<Option<AccessList>, AccessListError> {
-        let Some(list) = self.origin_lists.incomplete.get_mut(origin) else { return Ok(None) };
-        if list.fleet().bytes() + json.len() > limit {
-            let what = "bytes of agents, assignments and issuers (`[auth] fleet_bytes`)";
-            return Err(AccessListError::TooMany { what, limit });
+    ) -> Result<bool, AccessListError> {
+        let Some(list) = self.origin_lists.incomplete.get_mut(origin) else { return Ok(false) };
+        within(list, bytes, limit)?;
+        list.fill_from(part);
+        Ok(list.lacking().is_empty())
+    }
+
+    /// The last list of an origin if it is complete, and no later one has come meanwhile. It applies then.
+    pub(super) fn take_complete(&mut self, origin: &str) -> Option<AccessList> {
+        let mut list = self.origin_lists.incomplete.remove(origin)?;
+        if !list.lacking().is_empty() {
+            self.origin_lists.incomplete.insert(origin.to_owned(), list);
+            return None;
         }
-        list.add_shard(digest, json)?;
-        let is_complete = list.lacking().is_empty();
-        Ok(if is_complete { self.origin_lists.incomplete.remove(origin) } else { None })
+        if let Some(earlier) = self.origin_lists.get(origin) {
+            list.keep_newer(earlier);
+        }
+        Some(list)
     }
 
     /// The number of origins whose last list lacks shards.
@@ -180,4 +196,10 @@ impl Lists {
         self.key_conflicts = conflicts;
         (self.table.insert(table.into()).clone(), true)
     }
+}
+
+/// Checks that a list has room for a shard.
+pub(super) fn within(list: &AccessList, bytes: usize, limit: usize) -> Result<(), AccessListError> {
+    let what = "bytes of agents, assignments and issuers (`[auth] fleet_bytes`)";
+    if list.fleet().bytes() + bytes <= limit { Ok(()) } else { Err(AccessListError::TooMany { what, limit }) }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weir_protocol::access_list::{AccessList, AccessListError};
 use weir_protocol::digest::ObjectDigest;
 
-use super::lists::Lists;
+use super::lists::{Lists, within};
 use super::{Access, Inner};
 
 /// What became of a shard that was fetched.
@@ -44,12 +44,18 @@ impl Access {
         })
     }
 
-    /// Adds a shard to the last list of an origin, which applies once it is complete.
+    /// Adds a shard to the last list of an origin, which applies once it is complete. Blocks, without the lock of the lists while it
+    /// is parsed.
     pub(crate) fn add_shard(&self, name: &str, digest: &ObjectDigest, json: &[u8]) -> ShardOutcome {
         let inner = &*self.inner;
-        let added = inner.lists().add_shard(name, (digest, json), inner.fleet_bytes);
-        let complete = match added {
-            Ok(complete) => complete,
+        let added = || {
+            let mut part = inner.lists().to_complete(name);
+            within(&part, json.len(), inner.fleet_bytes)?;
+            part.add_shard(digest, json)?;
+            inner.lists().add_part(name, (&part, json.len()), inner.fleet_bytes)
+        };
+        let is_complete = match added() {
+            Ok(is_complete) => is_complete,
             Err(error) => {
                 inner.metrics.lists_refused.inc();
                 tracing::error!(origin = name, shard = %digest, %error, "the access list of an origin cannot be used; the previous one applies");
@@ -57,12 +63,11 @@ impl Access {
                 return if is_damaged { ShardOutcome::Damaged } else { ShardOutcome::Unusable };
             }
         };
-        if let Some(mut list) = complete {
+        if is_complete {
             inner.change(|lists| {
-                if let Some(earlier) = lists.origin_lists.get(name) {
-                    list.keep_newer(earlier);
+                if let Some(list) = lists.take_complete(name) {
+                    inner.apply(lists, name, list);
                 }
-                inner.apply(lists, name, list);
                 inner.note_incomplete(lists);
             });
         }

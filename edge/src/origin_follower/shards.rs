@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use tokio::task::spawn_blocking;
 use weir_cache::OriginError;
 use weir_protocol::digest::ObjectDigest;
 
@@ -42,5 +43,8 @@ pub(super) async fn fetch(origin: Arc<Origin>, access: Access, mut lacking: BTre
 
 async fn one(origin: &Origin, access: &Access, digest: ObjectDigest) -> Result<ShardOutcome, OriginError> {
     let json = origin.access_shard(&digest).await?;
-    Ok(access.add_shard(origin.name(), &digest, &json))
+    let (access, origin) = (access.clone(), origin.name().to_owned());
+    let added = spawn_blocking(move || access.add_shard(&origin, &digest, &json));
+    // Without it the edge stops.
+    Ok(added.await.unwrap_or(ShardOutcome::Unusable))
 }
