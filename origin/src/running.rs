@@ -154,7 +154,7 @@ impl Running {
         self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
         self.operators.replace(&now.operators);
         if let Some((cluster, _)) = &self.cluster {
-            cluster.send(Event::Described(digests(repositories, services, &self.signer))).await;
+            cluster.send(Event::Described(digests((repositories, services), self.config.oci, &self.signer))).await;
             let names = repositories.iter().map(|repository| repository.name.clone());
             cluster.send(Event::Defined(names.collect())).await;
         }

@@ -238,7 +238,7 @@ async fn join(
 ) -> anyhow::Result<Option<Joining>> {
     let Some(section) = &config.cluster else { return Ok(None) };
     ensure_proved(config, section, data_dir.root(), starting).await?;
-    let digests = digests(&config.repositories, &config.services, signer);
+    let digests = digests((&config.repositories, &config.services), config.oci, signer);
     let joining = Membership::new(config, section, digests, data_dir.root(), &metrics.bounds);
     joining.context("data_dir cannot be written").map(Some)
 }
@@ -362,6 +362,7 @@ async fn follow_definitions(
         stored,
         secrets_dir: config.operator_api.secrets_dir.clone(),
         limits: config.limits.clone(),
+        oci: config.oci,
         context,
     };
     Box::pin(catalog::begin(dependencies, started, drain)).await

@@ -13,6 +13,7 @@ use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
 use super::generation;
+use super::oci_form::{Described, OciContent};
 
 /// The fields of a descriptor that follow from its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(super) struct Content {
     /// Paths that the tarball leaves out.
     pub(super) omitted: Vec<Omission>,
     pub(super) representations: Vec<Representation>,
+    /// What its OCI form is made of, if its service has one.
+    pub(super) oci: Option<OciContent>,
 }
 
 impl Content {
@@ -36,6 +39,7 @@ impl Content {
             size: publication.size,
             omitted: publication.omitted.clone(),
             representations: descriptor.representations().to_vec(),
+            oci: OciContent::of(descriptor),
         }
     }
 }
@@ -50,6 +54,8 @@ pub(super) struct PublishRequest {
     pub(super) parts: Vec<Part>,
     /// As in the service's definition.
     pub(super) followed_ref: String,
+    /// See [`Described`].
+    pub(super) source: Option<String>,
 }
 
 /// How a service's descriptor changes.
@@ -57,7 +63,7 @@ pub(super) struct PublishRequest {
 pub(super) enum Decision {
     /// The descriptor is correct as it is.
     Unchanged,
-    /// The same publication with other representations, or under another ref.
+    /// The same publication with other representations, or under another ref, or with another OCI form.
     Revise(DescriptorFields),
     Publish(DescriptorFields),
 }
@@ -79,51 +85,62 @@ pub(super) fn decide(
             && publication.format == FORMAT
     });
     if let Some(current) = same {
-        let revised = revised(current, &request.followed_ref, &content.representations);
-        return revised.map_or(Decision::Unchanged, Decision::Revise);
+        return revised(current, request, content).map_or(Decision::Unchanged, Decision::Revise);
     }
+    let publication = Publication {
+        service: request.service.clone(),
+        repository: request.repository.clone(),
+        generation: generation::next(last, now, floor),
+        digest: content.digest,
+        sha256: content.sha256,
+        size: content.size,
+        commit: request.revision.commit(),
+        revision_id: request.revision.clone(),
+        version: request.version.clone(),
+        parts: request.parts.clone(),
+        selector: Selector,
+        published_at: whole_seconds(now),
+        format: FORMAT,
+        omitted: content.omitted.clone(),
+    };
     Decision::Publish(DescriptorFields {
-        publication: Publication {
-            service: request.service.clone(),
-            repository: request.repository.clone(),
-            generation: generation::next(last, now, floor),
-            digest: content.digest,
-            sha256: content.sha256,
-            size: content.size,
-            commit: request.revision.commit(),
-            revision_id: request.revision.clone(),
-            version: request.version.clone(),
-            parts: request.parts.clone(),
-            selector: Selector,
-            published_at: whole_seconds(now),
-            format: FORMAT,
-            omitted: content.omitted.clone(),
-        },
+        oci: content.oci.as_ref().map(|oci| oci.form(request.describe(&publication), None)),
+        publication,
         followed_ref: request.followed_ref.clone(),
         revision: 1,
         representations: content.representations.clone(),
-        oci: None,
     })
 }
 
-/// The same publication under another ref or with other representations. `None`: nothing differs. Deltas stay as they
-/// are: a build makes none.
-fn revised(current: &Descriptor, followed_ref: &str, representations: &[Representation]) -> Option<DescriptorFields> {
+impl PublishRequest {
+    fn describe<'a>(&'a self, publication: &'a Publication) -> Described<'a> {
+        Described { publication, followed_ref: &self.followed_ref, source: self.source.as_deref() }
+    }
+}
+
+/// The same publication under another ref, with other representations or another OCI form. `None`: nothing differs. Deltas
+/// stay as they are: a build makes none.
+fn revised(current: &Descriptor, request: &PublishRequest, content: &Content) -> Option<DescriptorFields> {
     let whole = |all: &[Representation]| -> Vec<_> { all.iter().filter(|one| !is_delta(one)).cloned().collect() };
-    let (before, mut after) = (whole(current.representations()), whole(representations));
-    if current.followed_ref() == followed_ref && before == after {
+    let (before, mut after) = (whole(current.representations()), whole(&content.representations));
+    let described = request.describe(current.publication());
+    let oci = content.oci.as_ref().map(|oci| oci.form(described, Some(current)));
+    if current.followed_ref() == request.followed_ref && before == after && current.fields().oci == oci {
         return None;
     }
     after.extend(current.representations().iter().filter(|one| is_delta(one)).cloned());
-    let followed_ref = followed_ref.to_owned();
-    Some(DescriptorFields { followed_ref, representations: after, ..rewritten(current) })
+    let followed_ref = request.followed_ref.clone();
+    Some(DescriptorFields { followed_ref, representations: after, oci, ..rewritten(current) })
 }
 
 /// The same publication with the representations of a rebuild. `None`: nothing differs. Deltas are dropped, because the
-/// object whose loss was the reason may be one.
-pub(super) fn rebuilt(current: &Descriptor, representations: &[Representation]) -> Option<DescriptorFields> {
-    let fields = || DescriptorFields { representations: representations.to_vec(), ..rewritten(current) };
-    (current.representations() != representations).then(fields)
+/// object whose loss was the reason may be one. The ref is that of `current`: its service may follow another one by now.
+pub(super) fn rebuilt(current: &Descriptor, content: &Content, source: Option<&str>) -> Option<DescriptorFields> {
+    let described = Described { publication: current.publication(), followed_ref: current.followed_ref(), source };
+    let oci = content.oci.as_ref().map(|oci| oci.form(described, Some(current)));
+    let is_same = current.representations() == content.representations && current.fields().oci == oci;
+    let representations = content.representations.clone();
+    (!is_same).then(|| DescriptorFields { representations, oci, ..rewritten(current) })
 }
 
 /// The same publication with further deltas; those against other tars than `bases` are dropped. `None`: nothing differs.
@@ -192,6 +209,7 @@ pub(super) mod tests {
                 size: object.len() as u64,
                 frames: 1,
             }],
+            oci: None,
         }
     }
 
@@ -203,6 +221,7 @@ pub(super) mod tests {
             version: None,
             parts: Vec::new(),
             followed_ref: "main".to_owned(),
+            source: None,
         }
     }
 

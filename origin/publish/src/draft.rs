@@ -156,6 +156,7 @@ impl<'a> Draft<'a> {
             version,
             parts,
             followed_ref: service.followed.to_string(),
+            source: service.source_url(),
         };
         let last = last_generation(&row, &service);
         let floor = self.rules.generation_floor;
@@ -182,7 +183,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Publishes stored content without a build: a version with this key, of the service itself or of `source`.
-    /// `None`: no version has this key any more.
+    /// `None`: no version has this key any more, or it lacks the OCI form that the service needs.
     pub(super) fn publish_known(
         &mut self,
         candidate: Candidate,
@@ -191,8 +192,12 @@ impl<'a> Draft<'a> {
     ) -> Result<Option<(Outcome, Vec<VisibleChange>)>, PublishError> {
         let source = self.row(source)?;
         let Some(version) = source.versions().find(|version| version.key == candidate.key) else { return Ok(None) };
-        let descriptor = parsed(version)?;
-        let (content, recipe) = (Content::of(&descriptor), version.recipe);
+        let (mut content, recipe) = (Content::of(&parsed(version)?), version.recipe);
+        match (candidate.service.oci.is_on(), content.oci.is_some()) {
+            (true, false) => return Ok(None),
+            (true, true) => {}
+            (false, _) => content.oci = None,
+        }
         self.publish(BuiltContent { candidate, content, recipe }, now).map(Some)
     }
 
@@ -211,7 +216,7 @@ impl<'a> Draft<'a> {
             return Ok((false, Vec::new()));
         };
         let before = parsed(version)?;
-        let revised = decision::rebuilt(&before, &content.representations);
+        let revised = decision::rebuilt(&before, content, service.source_url().as_deref());
         if revised.is_none() && version.recipe == Some(recipe) {
             return Ok((true, Vec::new()));
         }
@@ -478,6 +483,7 @@ pub(super) mod tests {
             version: None,
             parts: Vec::new(),
             followed_ref: "main".to_owned(),
+            source: None,
         };
         let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_795_000_000 + number);
         match decision::decide(None, &request, &content(&number.to_string(), "z"), None, at, 0) {

@@ -15,6 +15,9 @@ pub enum PublishError {
     /// The store failed, or an object is missing or damaged.
     #[error("an object cannot be stored or read: {0}")]
     Object(String),
+    /// A reused frame is missing or damaged: a build without reuse stores it again.
+    #[error("a frame of the version before is lost: {0}")]
+    LostFrame(String),
     /// The record cannot be read or written now.
     #[error("the record of the repository cannot be read: {0}")]
     Record(String),

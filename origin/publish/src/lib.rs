@@ -29,6 +29,8 @@ mod load;
 mod mark;
 mod metrics;
 mod mirror;
+mod oci_form;
+mod oci_layer;
 mod open;
 mod ownership;
 mod page;

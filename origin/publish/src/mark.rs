@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use futures_util::{StreamExt, stream};
 use weir_git::bundles::StoredLfsObject;
-use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::stored_body::{StoredBody, stored_bodies};
 use weir_store::{Area, Objects};
 
 use super::load::{ReadError, parse_list, read_manifest, read_mirror, read_page};
@@ -106,8 +106,8 @@ impl Mark {
                 return Vec::new();
             }
         };
-        let (frames, manifests): (Vec<Representation>, Vec<Representation>) =
-            descriptor.representations().iter().cloned().partition(|representation| representation.frames == 1);
+        let (frames, manifests): (Vec<StoredBody>, Vec<StoredBody>) =
+            stored_bodies(&descriptor).into_iter().partition(|body| body.frames == 1);
         let mut found: Vec<_> = frames.iter().map(|frame| (frame.digest, frame.size)).collect();
         let mut read = stream::iter(manifests.into_iter().map(|manifest| async move {
             (manifest.digest, read_manifest(objects, repository, &manifest.digest).await)

@@ -19,6 +19,8 @@ use super::decision::Content;
 use super::draft::BuiltContent;
 use super::error::PublishError;
 use super::known::KnownService;
+use super::oci_form::OciContent;
+use super::oci_layer::sha256_of;
 use super::pending_change::PendingChange;
 use super::protection::Protection;
 use super::publisher::Publisher;
@@ -84,7 +86,7 @@ impl Publisher {
     ) -> Result<Outcome, PublishError> {
         let service = &candidate.service;
         let (protection, time) = attempt.finish().await?;
-        let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
+        let (content, recipe) = self.store_built(service, built, &protection).await?;
         let name = service.name.clone();
         let built = BuiltContent { candidate: candidate.clone(), content, recipe: Some(recipe) };
         let (mut pending_change, answer) = PendingChange::new(vec![name], move |draft| draft.publish(built, now));
@@ -105,7 +107,7 @@ impl Publisher {
             return Ok(false);
         }
         let (protection, time) = attempt.finish().await?;
-        let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
+        let (content, recipe) = self.store_built(service, built, &protection).await?;
         let owned = service.clone();
         let (mut pending_change, answer) = PendingChange::new(vec![service.name.clone()], move |draft| {
             draft.replace_representations(&owned, &content, recipe)
@@ -116,19 +118,26 @@ impl Publisher {
 
     async fn store_built(
         &self,
-        repository: &RepositoryName,
+        service: &Service,
         built: Built,
         protection: &Protection,
     ) -> Result<(Content, ObjectDigest), PublishError> {
-        let mut representations = Vec::new();
-        for (encoding, frames) in [(Encoding::Zstd, Some(built.zstd)), (Encoding::Gzip, built.gzip)] {
-            let Some(frames) = frames else { continue };
-            representations.push(self.store_representation(repository, encoding, frames, protection).await?);
+        let (repository, mut oci) = (&service.repository, None);
+        let mut representations =
+            vec![self.store_representation(repository, Encoding::Zstd, built.zstd, protection).await?];
+        if let Some(frames) = built.gzip {
+            let sha256 = match service.oci.is_on() {
+                true => Some(sha256_of(self.repositories.objects(), repository, &frames).await?),
+                false => None,
+            };
+            let gzip = self.store_representation(repository, Encoding::Gzip, frames, protection).await?;
+            oci = sha256.map(|sha256| OciContent::of_tarball(sha256, &gzip));
+            representations.push(gzip);
         }
         let recipe = Bytes::from(built.recipe.to_bytes());
         let recipe = self.repositories.store(repository, (Area::Private, "recipe"), recipe, protection).await?;
         let Built { digest, sha256, size, omitted, .. } = built;
-        Ok((Content { digest, sha256, size, omitted, representations }, recipe))
+        Ok((Content { digest, sha256, size, omitted, representations, oci }, recipe))
     }
 
     async fn store_representation(
@@ -186,8 +195,14 @@ fn up_to_date_or_source(
             shown.publication().repository == service.repository && shown.version() >= current.descriptor.version()
         });
         let same = current.descriptor.followed_ref() == service.followed.to_string();
+        let (has_oci, needs_oci) = (current.descriptor.oci().is_some(), service.oci.is_on());
+        if needs_oci && !has_oci {
+            // `oci` is new, or the owner before did not know it: a build reads the frames again.
+            return (false, None);
+        }
         // If the digest was found by another key, the row has the representations.
-        return if shown && same { (true, None) } else { (false, Some(service.name.clone())) };
+        let is_done = shown && same && has_oci == needs_oci;
+        return if is_done { (true, None) } else { (false, Some(service.name.clone())) };
     }
     // Another repository has published since: the same content is published again, above that.
     let is_retained = own.is_at(key) || own.retained.iter().any(|retained| retained.key == *key);

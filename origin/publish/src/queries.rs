@@ -6,10 +6,11 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use weir_protocol::descriptor::{Descriptor, Generation, Representation};
+use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::stored_body::{StoredBody, stored_bodies};
 use weir_protocol::versions::{ListedVersion, Versions};
 use weir_source::Service;
 use weir_store::{Area, ObjectError};
@@ -198,18 +199,18 @@ impl Queries {
         digest: &ObjectDigest,
         descriptors: Vec<Descriptor>,
     ) -> Result<Option<Descriptor>, PublishError> {
-        let is_named = |descriptor: &&Descriptor| descriptor.representations().iter().any(|one| one.digest == *digest);
+        let is_named = |descriptor: &&Descriptor| stored_bodies(descriptor).iter().any(|body| body.digest == *digest);
         if let Some(named) = descriptors.iter().find(is_named) {
             return Ok(Some(named.clone()));
         }
-        let manifests: Vec<(usize, Representation)> = descriptors
+        let manifests: Vec<(usize, StoredBody)> = descriptors
             .iter()
             .enumerate()
-            .flat_map(|(number, descriptor)| descriptor.representations().iter().map(move |one| (number, one.clone())))
-            .filter(|(_, representation)| representation.frames > 1)
+            .flat_map(|(number, descriptor)| stored_bodies(descriptor).into_iter().map(move |body| (number, body)))
+            .filter(|(_, body)| body.frames > 1)
             .collect();
-        let mut read = stream::iter(manifests.into_iter().map(|(number, representation)| async move {
-            (number, read_manifest(self.repositories.objects(), repository, &representation.digest).await)
+        let mut read = stream::iter(manifests.into_iter().map(|(number, body)| async move {
+            (number, read_manifest(self.repositories.objects(), repository, &body.digest).await)
         }))
         .buffered(CONCURRENT_MANIFESTS);
         let mut failed = None;

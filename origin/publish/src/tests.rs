@@ -4,6 +4,7 @@ mod collection;
 mod damage;
 mod deltas;
 mod failures;
+mod oci;
 mod ownership;
 mod publishing;
 mod start;

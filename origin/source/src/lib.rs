@@ -23,6 +23,7 @@ mod helm;
 mod interface;
 mod metrics;
 mod oci;
+mod oci_source;
 mod page;
 mod part_tarballs;
 mod passed_over;
@@ -51,6 +52,7 @@ pub use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedS
 pub use metrics::SourceMetrics;
 #[cfg(feature = "fuzzing")]
 pub use oci::fuzz_registry_words;
+pub use oci_source::{OciChoice, OciSource};
 pub use part_tarballs::PartTarballs;
 pub use ref_text::{RefText, RefTextError};
 pub use service::{Condition, Lost, PartOf, Service, WithoutPin};

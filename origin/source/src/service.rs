@@ -14,7 +14,7 @@ use weir_tarball::{FolderPath, Selection};
 use weir_upstream::SourceKind;
 
 use super::standing::{self, Admission, Age, Last, Standing};
-use crate::{Followed, PartConfig, ServiceConfig};
+use crate::{Followed, OciChoice, PartConfig, ServiceConfig};
 
 /// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct Service {
     pub parts: Vec<Arc<Service>>,
     /// Of a part, which is not published by itself. It has the name and the current version of the composed service.
     pub part_of: Option<PartOf>,
+    /// Whether its versions have an OCI form.
+    pub oci: OciChoice,
     /// Its document is invalid: it follows no ref, and its published version stays.
     pub is_refused: bool,
     current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
@@ -140,6 +142,7 @@ impl Service {
             selection,
             parts: Vec::new(),
             part_of: None,
+            oci: OciChoice::default(),
             is_refused: false,
             current: current.clone(),
             condition: condition.clone(),

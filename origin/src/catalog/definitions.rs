@@ -5,11 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::StoredDefinitions;
-use weir_source::ServiceConfig;
+use weir_source::{OciChoice, ServiceConfig};
 use weir_upstream::{DefinedBy, RepositoryConfig, SourceKind};
 
 use super::Map;
 use super::raw_document::{RawDocument, Refused};
+use crate::config::OciConfig;
 
 /// A document and its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +107,12 @@ impl Definitions {
     /// The kind of a repository. `None`: it is not defined.
     pub(crate) fn kind_of(&self, repository: &RepositoryName) -> Option<SourceKind> {
         Some(self.repositories.get(repository)?.document.valid()?.kind)
+    }
+
+    /// Whether the versions of a service have an OCI form.
+    pub(super) fn oci(&self, service: &ServiceConfig, of_origin: OciConfig) -> OciChoice {
+        let home = self.repositories.get(service.home()).and_then(|home| home.document.valid());
+        OciChoice::of(service, home.map(|home| &**home), of_origin.enabled)
     }
 
     /// Services whose repository is not defined, with its name. Their published versions stay.

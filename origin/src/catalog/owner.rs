@@ -18,7 +18,7 @@ use super::raw_document::RawDocument;
 use super::reconcile::{Cause, ChangedNames, Reconciler};
 use super::storing::Plan;
 use super::{Catalog, Map, Snapshot, ownership};
-use crate::config::LimitsConfig;
+use crate::config::{LimitsConfig, OciConfig};
 use crate::reconcile::Context;
 
 /// The most queued requests, and edits in progress.
@@ -31,6 +31,7 @@ pub(crate) struct Dependencies {
     pub(crate) stored: StoredDefinitions,
     pub(crate) secrets_dir: Option<PathBuf>,
     pub(crate) limits: LimitsConfig,
+    pub(crate) oci: OciConfig,
     pub(crate) context: Context,
 }
 
@@ -41,7 +42,7 @@ struct Owner {
 
 /// Starts everything that is defined, and applies changes until the drain.
 pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
-    let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
+    let Dependencies { file, stored, secrets_dir, limits, oci, context } = dependencies;
     let is_in_cluster = context.publisher.repositories.is_in_cluster();
     let owned = is_in_cluster.then(Map::default);
     let begins = Snapshot { owned, ..Snapshot::default() };
@@ -55,6 +56,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
         file,
         api,
         secrets_dir,
+        oci,
         context,
         catalog: catalog.clone(),
         assigned: BTreeMap::new(),

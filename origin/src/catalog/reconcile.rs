@@ -13,13 +13,14 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::{Publisher, Retired, Started};
 use weir_runtime::config::ConfigError;
 use weir_runtime::shutdown::Drain;
-use weir_source::{Service, ServiceConfig};
-use weir_upstream::{DefinedBy, SourceKind};
+use weir_source::{OciChoice, Service, ServiceConfig};
+use weir_upstream::DefinedBy;
 
 use super::definitions::{Definitions, Documents, Write};
 use super::permitted::permitted;
 use super::raw_document::RawDocument;
 use super::{Catalog, NotMirrored, Snapshot};
+use crate::config::OciConfig;
 use crate::reconcile::{self, Context, MirrorDisposal, StartOptions, Terminated};
 
 /// Names whose definitions may have changed.
@@ -92,6 +93,7 @@ pub(super) struct Reconciler {
     pub(super) file: Documents,
     pub(super) api: Documents,
     pub(super) secrets_dir: Option<PathBuf>,
+    pub(super) oci: OciConfig,
     pub(super) context: Context,
     pub(super) catalog: Arc<Catalog>,
     /// The services of each repository.
@@ -149,8 +151,8 @@ impl Reconciler {
                 let was = before.definitions.services.get(name);
                 let stays = was.is_some_and(|was| was.document == defined.document)
                     && defined.document.valid().is_none_or(is_alike);
-                let kinds = |name: &RepositoryName| after.definitions.kind_of(name);
-                let service = service(name, &defined.document, kinds, known, stays, started.current.remove(name));
+                let of = (&after.definitions, self.oci);
+                let service = service(name, &defined.document, of, known, stays, started.current.remove(name));
                 let cannot_be = |error: &ConfigError| {
                     tracing::error!(service = %name, %error, "the service cannot be created");
                 };
@@ -467,16 +469,22 @@ fn published_alike(before: &Definitions, now: &Definitions, repository: &Reposit
 fn service(
     name: &ServiceName,
     document: &RawDocument<ServiceConfig>,
-    kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>,
+    (definitions, oci): (&Definitions, OciConfig),
     known: Option<&Arc<Service>>,
     stays: bool,
     published: Option<Descriptor>,
 ) -> Result<Arc<Service>, ConfigError> {
-    if let Some(service) = known.filter(|_| stays) {
+    let oci = document.valid().map_or(OciChoice::Off, |document| definitions.oci(document, oci));
+    if let Some(service) = known.filter(|known| stays && known.oci == oci) {
         return Ok(service.clone());
     }
+    if oci == OciChoice::NoName {
+        tracing::warn!(service = %name, "the service has no OCI form: its name is none of OCI. Rename it, or set `oci = false`");
+    }
     let new = match document {
-        RawDocument::Valid(document) => Service::new(document, kind_of, published)?,
+        RawDocument::Valid(document) => {
+            Service::new(document, |name| definitions.kind_of(name), published)?.with_oci(oci)
+        }
         RawDocument::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
     };
     Ok(Arc::new(match known {

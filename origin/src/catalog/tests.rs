@@ -15,7 +15,7 @@ use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
 use weir_upstream::{DataDir, RepositoryConfig, UpstreamsConfig};
 
 use super::*;
-use crate::config::{LimitsConfig, StoreConfig};
+use crate::config::{LimitsConfig, OciConfig, StoreConfig};
 use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
 use crate::reconcile::Context;
@@ -84,7 +84,7 @@ async fn start_as(
     let context = Context::new(publisher.clone(), data_dir, log.clone(), metrics, &limits, &UpstreamsConfig::default());
     let api = Documents::stored(&stored, publisher.repositories.is_in_cluster());
     let file = Documents::default();
-    let dependencies = Dependencies { file, stored, secrets_dir: None, limits, context };
+    let dependencies = Dependencies { file, stored, secrets_dir: None, limits, oci: OciConfig::default(), context };
     let (catalog, editor) = begin(dependencies, Started::default(), drain).await;
     TestCatalog { catalog, editor, api, publisher, records, engine, log }
 }

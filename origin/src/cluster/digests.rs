@@ -6,20 +6,26 @@ use weir_source::ServiceConfig;
 use weir_upstream::RepositoryConfig;
 
 use crate::catalog::version;
+use crate::config::OciConfig;
 
 /// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,
-/// and of the signing keys.
-pub(crate) fn digests(repositories: &[RepositoryConfig], services: &[ServiceConfig], signer: &Signer) -> Digests {
+/// and of the signing keys. `oci` counts once it is on: origins of the release before do not know it.
+pub(crate) fn digests(
+    (repositories, services): (&[RepositoryConfig], &[ServiceConfig]),
+    oci: OciConfig,
+    signer: &Signer,
+) -> Digests {
     let (mut repositories, mut services) = (repositories.to_vec(), services.to_vec());
     repositories.sort_by(|one, other| one.name.cmp(&other.name));
     services.sort_by(|one, other| one.name.cmp(&other.name));
     for (_, path) in repositories.iter_mut().flat_map(RepositoryConfig::files_mut) {
         *path = path.file_name().map(Into::into).unwrap_or_default();
     }
-    Digests {
-        configuration: Some(version(&(repositories, services))),
-        signing_keys: Some(version(&signer.public_keys())),
-    }
+    let configuration = match oci.enabled {
+        true => version(&(repositories, services, oci)),
+        false => version(&(repositories, services)),
+    };
+    Digests { configuration: Some(configuration), signing_keys: Some(version(&signer.public_keys())) }
 }
 
 #[cfg(test)]
@@ -33,10 +39,14 @@ mod tests {
             repository.ca = Some(ca.into());
             repository
         };
-        let of = |repositories: &[RepositoryConfig]| digests(repositories, &[], &Signer::default());
+        let with = |repositories: &[RepositoryConfig], enabled| {
+            digests((repositories, &[]), OciConfig { enabled }, &Signer::default())
+        };
+        let of = |repositories: &[RepositoryConfig]| with(repositories, false);
         let one = of(&[repository("a", "/etc/weir/ca.pem"), repository("b", "ca.pem")]);
         assert_eq!(one, of(&[repository("b", "ca.pem"), repository("a", "/srv/ca.pem")]));
         assert_ne!(one, of(&[repository("a", "ca.pem")]));
+        assert_ne!(with(&[], true), of(&[]));
         assert_ne!(one, of(&[repository("a", "ca.pem"), repository("b", "other.pem")]));
     }
 }

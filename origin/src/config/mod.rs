@@ -5,6 +5,7 @@ mod check_files;
 mod cluster;
 mod fleet;
 mod limits;
+mod oci;
 mod operator;
 mod signing;
 
@@ -30,6 +31,7 @@ pub use cluster::{ClusterConfig, EngineName};
 pub use fleet::{AgentConfig, AssignmentConfig};
 pub(crate) use fleet::{EntryDocument, IssuerDocument};
 pub use limits::LimitsConfig;
+pub use oci::OciConfig;
 pub(crate) use operator::BY_TOKEN;
 pub use operator::{OperatorApiConfig, OperatorConfig, OperatorRole};
 pub use signing::SigningConfig;
@@ -120,6 +122,9 @@ pub struct Config {
     /// How long old versions are stored.
     #[serde(default)]
     pub retention: RetentionConfig,
+    /// Versions for clients of the OCI distribution API.
+    #[serde(default)]
+    pub oci: OciConfig,
     /// Which upstreams are allowed, and how much is fetched.
     #[serde(default)]
     pub upstreams: UpstreamsConfig,
@@ -177,6 +182,7 @@ impl Config {
             store: StoreConfig::default(),
             cluster: None,
             retention: RetentionConfig::default(),
+            oci: OciConfig::default(),
             upstreams: UpstreamsConfig::default(),
             repositories: Vec::new(),
             services: Vec::new(),

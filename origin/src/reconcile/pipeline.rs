@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
-use weir_publish::{Attempt, PastQuery};
+use weir_publish::{Attempt, Outcome, PastQuery, PublishError};
 use weir_source::{Candidate, ResolvedServices, Service, ServiceFailure};
 use weir_tarball::{Built, Recipe};
 
@@ -99,16 +99,20 @@ impl Pipeline {
         candidate: &Candidate,
         policy: &LfsPolicy,
     ) -> Result<bool, ServiceFailure> {
-        let Candidate { service, revision, parts, .. } = candidate;
+        let Candidate { service, revision, .. } = candidate;
         if !self.lfs.fetch(service, revision, policy).await? {
             return Ok(false);
         }
-        let Context { publisher, metrics, .. } = &self.repository.context;
+        let metrics = &self.repository.context.metrics;
         let _unpublished = self.unpublished.acquire().await;
         let start = Instant::now();
         let published = async {
-            let (built, attempt) = self.build(service, (revision, parts), true).await?;
-            publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;
+            let mut published = self.publish(candidate, true).await?;
+            if let Err(error @ PublishError::LostFrame(_)) = &published {
+                tracing::warn!(service = %service.name, %error, "all frames are built again");
+                published = self.publish(candidate, false).await?;
+            }
+            published?;
             candidate.followed();
             Ok(true)
         };
@@ -116,6 +120,18 @@ impl Pipeline {
         metrics.build_duration.observe(start.elapsed().as_secs_f64());
         metrics.builds.with_label_values(&[if result.is_ok() { "built" } else { "failed" }]).inc();
         result
+    }
+
+    /// Builds a candidate and publishes it. `reuse`: as for a build.
+    async fn publish(
+        &self,
+        candidate: &Candidate,
+        reuse: bool,
+    ) -> Result<Result<Outcome, PublishError>, ServiceFailure> {
+        let Candidate { service, revision, parts, .. } = candidate;
+        let (built, attempt) = self.build(service, (revision, parts), reuse).await?;
+        let publisher = &self.repository.context.publisher;
+        Ok(publisher.publish_built(candidate, built, attempt, SystemTime::now()).await)
     }
 
     /// Builds the content of a service at a revision, or at those of its parts, with a permit and a deadline. `reuse`: reuses frames of the current

@@ -45,6 +45,7 @@ mod moved_refs;
 mod node;
 mod object_formats;
 mod observed;
+mod oci;
 mod operator;
 mod operator_changes;
 mod operator_roles;

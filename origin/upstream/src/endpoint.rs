@@ -139,6 +139,19 @@ impl Endpoint {
         self.address.as_ref().map_err(|reason| *reason)
     }
 
+    /// The URL for everybody, without a user. `None` for a local path and an invalid address.
+    pub fn public(&self) -> Option<String> {
+        match self.address.as_ref().ok()? {
+            Address::Ssh(SshAddress { host, port, path, .. }) => {
+                let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+                let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+                Some(format!("ssh://{host}{port}/{}", path.trim_start_matches('/')))
+            }
+            Address::Http(_) | Address::Oci(_) | Address::Git { .. } => Some(self.to_string()),
+            Address::Local(_) => None,
+        }
+    }
+
     /// The parsed URL of an `https://` or `http://` endpoint.
     ///
     /// # Errors
@@ -321,6 +334,16 @@ mod tests {
             let reason = endpoint.address().unwrap_err();
             assert!(reason.contains(word) && !reason.contains("s3cret"), "{text}: {reason}");
             assert!(!format!("{endpoint} {endpoint:?}").contains("me:s3cret"), "{endpoint}");
+        }
+        for (text, public) in [
+            ("https://git.example/acme/shop.git", Some("https://git.example/acme/shop.git")),
+            ("oci://ghcr.io/acme/shop", Some("oci://ghcr.io/acme/shop")),
+            ("deploy@git.example:acme/shop.git", Some("ssh://git.example/acme/shop.git")),
+            ("ssh://git@[::1]:22/~me/x", Some("ssh://[::1]:22/~me/x")),
+            ("/srv/git/shop.git", None),
+            ("https://me:s3cret@git.example/x", None),
+        ] {
+            assert_eq!(Endpoint::parse(text).public().as_deref(), public, "{text}");
         }
         let reason = |text: &str| Endpoint::parse(text).http().unwrap_err();
         assert!(reason("proxy:3128").contains("not an `https://`"));

@@ -114,6 +114,28 @@ impl Sha256 {
     }
 }
 
+/// Computes the SHA-256 of bytes that arrive in parts.
+#[derive(Clone)]
+pub struct Sha256Hasher(ring::digest::Context);
+
+impl Default for Sha256Hasher {
+    fn default() -> Self {
+        Self(ring::digest::Context::new(&ring::digest::SHA256))
+    }
+}
+
+impl Sha256Hasher {
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The SHA-256 of all bytes.
+    pub fn finish(self) -> Sha256 {
+        Sha256(self.0.finish().as_ref().try_into().expect("a SHA-256 has 32 bytes"))
+    }
+}
+
 impl fmt::Display for Sha256 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -75,6 +75,7 @@ impl Roles {
         upstream.poll_interval = poll_interval;
         reach(&mut upstream, arguments, repository);
         origin.repositories = vec![upstream];
+        origin.oci.enabled = true;
         let mut published = ServiceConfig::new(service.clone(), repository_name.clone());
         if let Some(reference) = &arguments.reference {
             published.followed_ref = reference.parse()?;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use weir_model::ValidationError;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::oci::is_repository_component;
 use weir_runtime::config::ConfigError;
 use weir_tarball::{Filters, FolderPath, Selection, position};
 use weir_upstream::SourceKind;
@@ -47,6 +48,11 @@ pub struct ServiceConfig {
     /// disk and build time again. Otherwise edges compress on the fly, without length and ranges.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gzip: bool,
+    /// Serve it to clients of the OCI distribution API as well, at edges, as `weir/<name>`: Flux, Argo CD, `oras`, `crane`. It
+    /// implies `gzip`. The name must be one of OCI: `a-z`, `0-9`, and `.`, `_`, `__` or hyphens between them. Default: that of
+    /// the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<bool>,
     /// Fetch and publish files of Git LFS. Otherwise they are left out, and listed in `omitted`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub lfs: bool,
@@ -76,6 +82,7 @@ impl ServiceConfig {
             include: Vec::new(),
             exclude: Vec::new(),
             gzip: false,
+            oci: None,
             lfs: false,
             parts: Vec::new(),
             home: None,
@@ -127,7 +134,12 @@ impl ServiceConfig {
                 .filter_map(|text| Some(ValidationError::new(field, Filters::check(text).err()?.to_string())))
                 .collect()
         };
-        [self.errors_of_sources(), patterns("include", &self.include), patterns("exclude", &self.exclude)].concat()
+        let is_no_name = self.oci == Some(true) && !is_repository_component(self.name.as_str());
+        let reason = "with `oci` the name of the service is part of a repository's name in OCI: only `a-z`, `0-9`, and `.`, `_`, `__` \
+                      or hyphens between them. Rename the service, or set `oci = false`";
+        let of_name = is_no_name.then(|| ValidationError::new("oci", reason));
+        let patterns = [patterns("include", &self.include), patterns("exclude", &self.exclude)].concat();
+        [self.errors_of_sources(), patterns, of_name.into_iter().collect()].concat()
     }
 
     /// What it follows in its repository, or what each part follows in its own. A repository without a kind is not defined.

@@ -50,6 +50,8 @@ impl GitSource {
             }
             let (revision, parts) = (RevisionId::from(&commit), Vec::new());
             let tag = tip.reference.as_deref().and_then(|name| name.strip_prefix("refs/tags/"));
+            // Not every tag can be named as one, as `release/1.2`.
+            let named = tag.and_then(|tag| tag.parse().ok());
             let version = tag.and_then(|tag| service.followed.version(tag));
             let mut age = Box::new(Age { seen_at, version, ..Age::default() });
             age.behind = service.behind(&revision, &age);
@@ -60,7 +62,7 @@ impl GitSource {
                     *is_ancestor.or_insert_with(|| revision::is_ancestor(&repository, &commit, &last, stop));
                 age.behind = is_ancestor.then(|| format!("commit {commit} is an ancestor of {last}"));
             }
-            Ok(Candidate { service: service.clone(), revision, version: None, parts, key, age, stepped_back: None })
+            Ok(Candidate { service: service.clone(), revision, version: named, parts, key, age, stepped_back: None })
         };
         let resolve = |service: &Arc<Service>| {
             let found = resolve(service);

@@ -41,6 +41,9 @@ pub struct RepositoryConfig {
     /// `os/architecture[/variant]`: which manifest of an index is followed. Default: an index is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<PlatformName>,
+    /// As `oci` of its services, which may have their own. Default: `[oci] enabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<bool>,
     /// Time between polls, ±10 %. At least `1s`. After a failure: 5 s (or the interval), doubled up to ten intervals, at most
     /// 30 min.
     #[serde(default = "default_poll_interval", with = "duration")]
@@ -184,6 +187,7 @@ impl RepositoryConfig {
             insecure: false,
             layer: None,
             platform: None,
+            oci: None,
             poll_interval: DEFAULT_POLL_INTERVAL,
             min_poll_interval: DEFAULT_MIN_POLL_INTERVAL,
             step_back_after: DEFAULT_STEP_BACK_AFTER,
@@ -214,6 +218,7 @@ impl RepositoryConfig {
     pub fn has_same_upstream(&self, other: &Self) -> bool {
         let upstream = |config: &Self| Self {
             layer: Some(config.layer.clone().unwrap_or_default()),
+            oci: None,
             poll_interval: Duration::ZERO,
             min_poll_interval: Duration::ZERO,
             step_back_after: Duration::ZERO,
