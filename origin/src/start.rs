@@ -60,8 +60,7 @@ type OfMembers = (Arc<MemberClient>, ServiceNames);
 /// Connections that wait to be accepted, as the standard library has it.
 const BACKLOG: u32 = 128;
 
-/// Starts an origin. It returns once the origin listens and serves the state published before; it waits for no
-/// upstream. In a cluster it waits for the store.
+/// Starts an origin. Returns once it serves the state published before. It waits for no upstream; in a cluster for the store.
 ///
 /// # Errors
 /// The configuration is invalid, the data directory cannot be used or is in use, a certificate cannot be read, or an
@@ -261,6 +260,7 @@ fn options(
         metrics: PublishMetrics::register(registry)?,
         validity: joining.map_or_else(Validity::always, |(cluster, _)| cluster.validity().clone()),
         superseded: joining.map(|(_, membership)| membership.superseded()),
+        may_store_blobs: joining.map(|(cluster, _)| cluster.knows_blobs()),
     })
 }
 

@@ -45,6 +45,8 @@ pub struct Living {
     pub digests: Digests,
     /// See [`NodeRecord::knows_shards`].
     pub knows_shards: bool,
+    /// See [`NodeRecord::knows_blobs`].
+    pub knows_blobs: bool,
 }
 
 /// Whether this node takes a repository that has no living owner.
@@ -57,9 +59,9 @@ pub(super) enum Rank {
 
 impl Living {
     fn of(record: &NodeRecord) -> Self {
-        let NodeRecord { session, state, weight, knows_shards, .. } = *record;
-        let digests = record.digests.clone();
-        Self { session, state, url: record.url.clone(), zone: record.zone.clone(), weight, digests, knows_shards }
+        let NodeRecord { session, state, weight, knows_shards, knows_blobs, .. } = *record;
+        let (url, zone, digests) = (record.url.clone(), record.zone.clone(), record.digests.clone());
+        Self { session, state, url, zone, weight, digests, knows_shards, knows_blobs }
     }
 }
 

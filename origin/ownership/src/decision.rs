@@ -125,6 +125,7 @@ mod tests {
             digests: Digests::default(),
             ended: Vec::new(),
             knows_shards: false,
+            knows_blobs: false,
         };
         let sent = cluster.now;
         cluster.view(others.iter().map(record).collect(), sent);

@@ -151,6 +151,7 @@ mod tests {
             digests: Digests::default(),
             ended: Vec::new(),
             knows_shards: false,
+            knows_blobs: false,
         }
     }
 

@@ -64,6 +64,9 @@ pub struct NodeRecord {
     /// The node reads and writes agents, assignments and issuers in shards. A node of 0.1 does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_shards: bool,
+    /// The node knows that descriptors reference blobs, and does not delete these. A node of 0.1 does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows_blobs: bool,
 }
 
 /// Short digests of what all nodes of a cluster should have in common. A node of an earlier version has none.

@@ -66,6 +66,7 @@ impl<V: Clone> Session<V> {
             digests: settings.digests.clone(),
             ended: Vec::new(),
             knows_shards: true,
+            knows_blobs: true,
         };
         Self {
             timing: settings.timing.clone(),

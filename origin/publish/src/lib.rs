@@ -77,7 +77,7 @@ pub use queries::Queries;
 pub use record::{RepositoryRecordError, claim_of, reclaimed};
 pub use reloads::{Reload, Reloaded, Reloads};
 pub use repositories::Repositories;
-pub use repository::Announce;
+pub use repository::{Announce, MayStoreBlobs};
 pub use request::{Author, Cached, DefinitionChange, Outcome, VersionChange};
 pub use revision_name::{CURRENT, MIN_PREFIX, PREVIOUS};
 pub use row::unix_milliseconds;

@@ -4,15 +4,18 @@ use serde::Serialize;
 use weir_protocol::descriptor::{Descriptor, Publication, Representation};
 use weir_protocol::digest::Sha256;
 use weir_protocol::oci::{
-    EMPTY_CONFIG, EMPTY_CONFIG_TYPE, MANIFEST_TYPE, OciBlob, OciForm, TARBALL_ARTIFACT_TYPE, TARBALL_LAYER_TYPE,
+    CHART_CONFIG_TYPE, EMPTY_CONFIG, EMPTY_CONFIG_TYPE, MANIFEST_TYPE, OciBlob, OciForm, TARBALL_ARTIFACT_TYPE,
+    TARBALL_LAYER_TYPE,
 };
 use weir_upstream::SEMVER;
 
 /// What the OCI form of a content is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OciContent {
-    /// The layers of the manifest.
-    pub(super) layers: Vec<OciBlob>,
+    /// Config and layers of the manifest.
+    pub(super) blobs: Vec<OciBlob>,
+    /// The manifest of the upstream: its media type and its text. `None`: one is made.
+    pub(super) manifest: Option<(String, String)>,
 }
 
 /// What a manifest says of a publication beside its content.
@@ -30,17 +33,18 @@ pub(super) struct Described<'a> {
 struct Manifest<'a> {
     schema_version: u8,
     media_type: &'a str,
-    artifact_type: &'a str,
-    config: Content<'a>,
-    layers: Vec<Content<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    artifact_type: Option<&'a str>,
+    config: Content,
+    layers: Vec<Content>,
     annotations: Annotations<'a>,
 }
 
 /// A content descriptor of the image specification.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Content<'a> {
-    media_type: &'a str,
+struct Content {
+    media_type: String,
     digest: String,
     size: u64,
 }
@@ -63,35 +67,48 @@ impl OciContent {
     pub(super) fn of_tarball(sha256: Sha256, representation: &Representation) -> Self {
         let media_type = TARBALL_LAYER_TYPE.to_owned();
         let (digest, size, frames) = (representation.digest, representation.size, representation.frames);
-        Self { layers: vec![OciBlob { sha256, media_type, digest, size, frames }] }
+        Self { blobs: vec![OciBlob { sha256, media_type, digest, size, frames }], manifest: None }
     }
 
     /// What the form of a stored version was made of.
     pub(super) fn of(descriptor: &Descriptor) -> Option<Self> {
-        descriptor.oci().map(|form| Self { layers: form.blobs.clone() })
+        let form = descriptor.oci()?;
+        let manifest = form.is_upstream.then(|| (form.media_type.clone(), form.manifest.clone()));
+        Some(Self { blobs: form.blobs.clone(), manifest })
     }
 
-    /// The form of a publication with this content. The one of `current`, which has the same publication, stays if its bodies
-    /// are the same: nobody who pulls by digest sees a change.
+    /// The form of a publication with this content. A manifest that was made for `current`, which has the same publication, stays if
+    /// its bodies are the same: nobody who pulls by digest sees a change.
     pub(super) fn form(&self, described: Described<'_>, current: Option<&Descriptor>) -> Box<OciForm> {
-        let current = current.and_then(Descriptor::oci).filter(|form| form.blobs == self.layers);
-        Box::new(
-            current
-                .cloned()
-                .unwrap_or_else(|| OciForm::new(MANIFEST_TYPE, self.manifest(described), self.layers.clone())),
-        )
+        if let Some((media_type, manifest)) = &self.manifest {
+            let form = OciForm::new(media_type, manifest.clone(), self.blobs.clone());
+            return Box::new(OciForm { is_upstream: true, ..form });
+        }
+        let is_same = |form: &&OciForm| !form.is_upstream && form.blobs == self.blobs;
+        let made = || OciForm::new(MANIFEST_TYPE, self.made(described), self.blobs.clone());
+        Box::new(current.and_then(Descriptor::oci).filter(is_same).cloned().unwrap_or_else(made))
     }
 
     /// The same bytes at every origin: the order of the fields is fixed.
-    fn manifest(&self, Described { publication, followed_ref, source }: Described<'_>) -> String {
-        let content = |media_type, sha256, size| Content { media_type, digest: format!("sha256:{sha256}"), size };
-        let layers = self.layers.iter().map(|blob| content(&blob.media_type, blob.sha256, blob.size));
+    fn made(&self, Described { publication, followed_ref, source }: Described<'_>) -> String {
+        let content = |blob: &'_ OciBlob| Content {
+            media_type: blob.media_type.clone(),
+            digest: format!("sha256:{}", blob.sha256),
+            size: blob.size,
+        };
+        let (config, layers): (Vec<_>, Vec<_>) =
+            self.blobs.iter().partition(|blob| blob.media_type == CHART_CONFIG_TYPE);
+        let empty = || Content {
+            media_type: EMPTY_CONFIG_TYPE.to_owned(),
+            digest: format!("sha256:{}", Sha256::of(EMPTY_CONFIG)),
+            size: EMPTY_CONFIG.len() as u64,
+        };
         let manifest = Manifest {
             schema_version: 2,
             media_type: MANIFEST_TYPE,
-            artifact_type: TARBALL_ARTIFACT_TYPE,
-            config: content(EMPTY_CONFIG_TYPE, Sha256::of(EMPTY_CONFIG), EMPTY_CONFIG.len() as u64),
-            layers: layers.collect(),
+            artifact_type: config.is_empty().then_some(TARBALL_ARTIFACT_TYPE),
+            config: config.first().map_or_else(empty, |config| content(config)),
+            layers: layers.into_iter().map(content).collect(),
             annotations: Annotations {
                 service: publication.service.as_str(),
                 revision: revision(publication, followed_ref),
@@ -134,7 +151,7 @@ pub(super) mod tests {
         }
         let source = Some("https://git.example/acme/shop.git").filter(|_| version.is_some());
         let described = Described { publication: &publication, followed_ref, source };
-        OciContent { layers: vec![layer("gzip")] }.form(described, None)
+        OciContent { blobs: vec![layer("gzip")], manifest: None }.form(described, None)
     }
 
     /// Who pins a digest relies on it: a change of these bytes changes all digests with the next publications.
@@ -187,12 +204,46 @@ pub(super) mod tests {
     fn a_form_stays_as_long_as_its_bodies_do() {
         let current = descriptor("shop-prod", 10);
         let described = |followed_ref| Described { publication: current.publication(), followed_ref, source: None };
-        let one = OciContent { layers: vec![layer("one")] };
+        let one = OciContent { blobs: vec![layer("one")], manifest: None };
         let mut fields = current.fields().clone();
         fields.oci = Some(one.form(described("main"), Some(&current)));
         let current = Descriptor::new(fields);
         assert_eq!(Some(&*one.form(described("v1"), Some(&current))), current.oci());
-        let other = OciContent { layers: vec![layer("other")] };
+        let other = OciContent { blobs: vec![layer("other")], manifest: None };
         assert_ne!(other.form(described("v1"), Some(&current)).sha256, current.oci().unwrap().sha256);
+    }
+
+    #[test]
+    fn a_manifest_of_an_upstream_is_taken_as_it_is() {
+        let current = descriptor("shop-prod", 10);
+        let described = Described { publication: current.publication(), followed_ref: "v1", source: None };
+        let manifest = Some(("application/x".to_owned(), "{ }".to_owned()));
+        let whole = OciContent { blobs: vec![layer("one")], manifest };
+        let form = whole.form(described, None);
+        assert_eq!((&*form.media_type, &*form.manifest, form.sha256), ("application/x", "{ }", Sha256::of(b"{ }")));
+        let with = |form: &OciForm| {
+            let mut fields = current.fields().clone();
+            fields.oci = Some(Box::new(form.clone()));
+            Descriptor::new(fields)
+        };
+        assert_eq!(OciContent::of(&with(&form)).as_ref(), Some(&whole), "another service copies it");
+        let files = OciContent { manifest: None, ..whole };
+        assert_ne!(files.form(described, Some(&with(&form))), form, "the blobs alone do not make it");
+    }
+
+    #[test]
+    fn a_chart_without_a_manifest_gets_that_of_a_chart() {
+        let publication = descriptor("shop", 10).publication().clone();
+        let described = Described { publication: &publication, followed_ref: "shop@1.0.0", source: None };
+        let typed = |body: &str, media_type: &str| OciBlob { media_type: media_type.to_owned(), ..layer(body) };
+        let blobs = vec![typed("archive", "chart"), typed("{}", CHART_CONFIG_TYPE), typed("signed", "provenance")];
+        let form = OciContent { blobs, manifest: None }.form(described, None);
+        let manifest: serde_json::Value = serde_json::from_str(&form.manifest).unwrap();
+        assert_eq!(
+            (&manifest["artifactType"], &manifest["config"]["mediaType"]),
+            (&serde_json::Value::Null, &CHART_CONFIG_TYPE.into())
+        );
+        let layers: Vec<_> = manifest["layers"].as_array().unwrap().iter().map(|layer| &layer["mediaType"]).collect();
+        assert_eq!(layers, ["chart", "provenance"]);
     }
 }

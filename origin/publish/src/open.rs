@@ -28,7 +28,7 @@ use super::publisher::Publisher;
 use super::queries::Queries;
 use super::reloads::Reloads;
 use super::repositories::Repositories;
-use super::repository::{Announce, Repository, Shared};
+use super::repository::{Announce, MayStoreBlobs, Repository, Shared};
 use super::row::unix_milliseconds;
 use super::signer::Signer;
 use super::store_identity::StoreIdentity;
@@ -62,6 +62,9 @@ pub struct Options {
     /// In a cluster: receives the repositories whose record another origin wrote, each at most once for each time that it
     /// is taken. `None`: this is the only origin, and owns everything.
     pub superseded: Option<mpsc::UnboundedSender<RepositoryName>>,
+    /// In a cluster: whether all origins that may own a repository know that descriptors reference blobs. `None`: this is the
+    /// only origin.
+    pub may_store_blobs: Option<MayStoreBlobs>,
 }
 
 /// Reads every record and page. The publisher holds the lock of `data_dir` as long as it may write. It creates
@@ -77,7 +80,7 @@ pub async fn open(
     options: Options,
 ) -> Result<(Arc<Publisher>, StoredDefinitions), PublishError> {
     let Options { generation_floor, lower_generations, clocks, retention, signer, .. } = options;
-    let Options { announce, metrics, validity, superseded, .. } = options;
+    let Options { announce, metrics, validity, superseded, may_store_blobs, .. } = options;
     let keys = records.list("repositories/").await?;
     let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
     match timeout(LISTING_DEADLINE, identity.check(&objects)).await {
@@ -106,6 +109,7 @@ pub async fn open(
         unapplied: Mutex::default(),
         validity,
         superseded,
+        may_store_blobs,
         _data_dir: data_dir,
     });
     let names = keys.into_iter().filter_map(|key| key.name().parse::<RepositoryName>().ok());

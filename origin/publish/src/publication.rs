@@ -10,9 +10,10 @@ use weir_protocol::digest::ObjectDigest;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{Frame, Manifest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::oci::OciBlob;
 use weir_source::{Candidate, Service};
 use weir_store::Area;
-use weir_tarball::{Built, ContentKey};
+use weir_tarball::{Built, ContentKey, Whole, WholeBlob};
 
 use super::attempt::Attempt;
 use super::decision::Content;
@@ -122,22 +123,43 @@ impl Publisher {
         built: Built,
         protection: &Protection,
     ) -> Result<(Content, ObjectDigest), PublishError> {
-        let (repository, mut oci) = (&service.repository, None);
+        let repository = &service.repository;
+        // An owner of the release before would delete what only blobs reference.
+        let may_store = || self.repositories.shared.may_store_blobs.as_ref().is_none_or(|may_store| may_store());
+        let whole = built.whole.filter(|_| service.oci.is_on() && may_store());
+        let mut oci = match &whole {
+            Some(whole) => Some(self.store_whole(repository, whole, protection).await?),
+            None => None,
+        };
         let mut representations =
             vec![self.store_representation(repository, Encoding::Zstd, built.zstd, protection).await?];
         if let Some(frames) = built.gzip {
-            let sha256 = match service.oci.is_on() {
+            let sha256 = match service.oci.is_on() && whole.is_none() {
                 true => Some(sha256_of(self.repositories.objects(), repository, &frames).await?),
                 false => None,
             };
             let gzip = self.store_representation(repository, Encoding::Gzip, frames, protection).await?;
-            oci = sha256.map(|sha256| OciContent::of_tarball(sha256, &gzip));
+            oci = oci.or(sha256.map(|sha256| OciContent::of_tarball(sha256, &gzip)));
             representations.push(gzip);
         }
         let recipe = Bytes::from(built.recipe.to_bytes());
         let recipe = self.repositories.store(repository, (Area::Private, "recipe"), recipe, protection).await?;
         let Built { digest, sha256, size, omitted, .. } = built;
         Ok((Content { digest, sha256, size, omitted, representations, oci }, recipe))
+    }
+
+    async fn store_whole(
+        &self,
+        repository: &RepositoryName,
+        Whole { manifest, blobs: whole }: &Whole,
+        protection: &Protection,
+    ) -> Result<OciContent, PublishError> {
+        let mut blobs = Vec::with_capacity(whole.len());
+        for WholeBlob { sha256, media_type, frames } in whole {
+            let (digest, size, frames) = self.store_body(repository, frames.clone(), protection).await?;
+            blobs.push(OciBlob { sha256: *sha256, media_type: media_type.clone(), digest, size, frames });
+        }
+        Ok(OciContent { blobs, manifest: manifest.clone() })
     }
 
     async fn store_representation(
@@ -147,6 +169,17 @@ impl Publisher {
         frames: Vec<Frame>,
         protection: &Protection,
     ) -> Result<Representation, PublishError> {
+        let (digest, size, frames) = self.store_body(repository, frames, protection).await?;
+        Ok(Representation { encoding, dictionary: None, digest, size, frames })
+    }
+
+    /// Names a body by its only frame, or by the manifest of its frames. Returns its size and the number of frames, too.
+    async fn store_body(
+        &self,
+        repository: &RepositoryName,
+        frames: Vec<Frame>,
+        protection: &Protection,
+    ) -> Result<(ObjectDigest, u64, u32), PublishError> {
         let count = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let (digest, size) = match frames[..] {
             [Frame { digest, size, .. }] => (digest, size),
@@ -159,7 +192,7 @@ impl Publisher {
                 )
             }
         };
-        Ok(Representation { encoding, dictionary: None, digest, size, frames: count })
+        Ok((digest, size, count))
     }
 }
 

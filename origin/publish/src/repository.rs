@@ -24,6 +24,9 @@ use super::validity::Validity;
 /// Tells edges of an event.
 pub type Announce = Arc<dyn Fn(EventKind) + Send + Sync>;
 
+/// Tells whether all members know blobs.
+pub type MayStoreBlobs = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// What the writers of all repositories share.
 pub(super) struct Shared {
     pub(super) objects: Objects,
@@ -44,6 +47,8 @@ pub(super) struct Shared {
     pub(super) validity: Validity,
     /// Receives the repositories whose record another origin wrote. `None`: this is the only origin, and owns everything.
     pub(super) superseded: Option<mpsc::UnboundedSender<RepositoryName>>,
+    /// See [`Options::may_store_blobs`](super::open::Options::may_store_blobs).
+    pub(super) may_store_blobs: Option<MayStoreBlobs>,
     /// The lock of the data directory.
     pub(super) _data_dir: DataDir,
 }

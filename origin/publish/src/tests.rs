@@ -52,6 +52,7 @@ struct TestStore {
     lower_generations: bool,
     clocks: ServerClocks,
     signer: Arc<Signer>,
+    may_store_blobs: Option<MayStoreBlobs>,
 }
 
 fn shop() -> RepositoryName {
@@ -117,6 +118,7 @@ fn built(frames: &[&str]) -> Built {
         gzip: None,
         recipe: Recipe::default(),
         reused_frames: 0,
+        whole: None,
     }
 }
 
@@ -136,6 +138,7 @@ impl TestStore {
             retention: RetentionConfig::default(),
             floor: 0,
             signer: Arc::default(),
+            may_store_blobs: None,
             lower_generations: false,
             clocks: ServerClocks::default(),
             dir,
@@ -170,6 +173,7 @@ impl TestStore {
             metrics: PublishMetrics::register(&Registry::new()).unwrap(),
             validity: Validity::always(),
             superseded: None,
+            may_store_blobs: self.may_store_blobs.clone(),
         }
     }
 

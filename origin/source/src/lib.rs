@@ -23,6 +23,7 @@ mod helm;
 mod interface;
 mod metrics;
 mod oci;
+mod oci_service;
 mod oci_source;
 mod page;
 mod part_tarballs;

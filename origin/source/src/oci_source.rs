@@ -3,7 +3,7 @@
 use weir_protocol::oci::is_repository_component;
 use weir_upstream::RepositoryConfig;
 
-use crate::{Service, ServiceConfig};
+use crate::ServiceConfig;
 
 /// What the OCI form of a service's versions says of their upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,24 +44,6 @@ impl OciChoice {
     }
 }
 
-impl Service {
-    /// The same service, whose versions have an OCI form, or none. The form is made of the gzip representation.
-    #[must_use]
-    pub fn with_oci(mut self, oci: OciChoice) -> Self {
-        self.selection.gzip |= oci.is_on();
-        self.oci = oci;
-        self
-    }
-
-    /// The URL of the upstream that the OCI form names.
-    pub fn source_url(&self) -> Option<String> {
-        match &self.oci {
-            OciChoice::On(source) => source.url.clone(),
-            OciChoice::Off | OciChoice::NoName => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,9 +64,8 @@ mod tests {
             (service.oci, repository.oci) = (of_service, of_repository);
             let oci = OciChoice::of(&service, Some(&repository), enabled);
             assert_eq!(oci.is_on(), expected, "{of_service:?} {of_repository:?} {enabled}");
-            let service = Service::new(&service, |_| None, None).unwrap().with_oci(oci);
-            let url = expected.then(|| "ssh://git.example:2222/acme/shop.git".to_owned());
-            assert_eq!((service.source_url(), service.selection.gzip), (url, expected), "it is made of the gzip body");
+            let url = Some("ssh://git.example:2222/acme/shop.git".to_owned());
+            assert!(!expected || oci == OciChoice::On(OciSource { url }), "{oci:?}");
         }
     }
 

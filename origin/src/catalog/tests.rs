@@ -77,6 +77,7 @@ async fn start_as(
         metrics: PublishMetrics::register(&registry).unwrap(),
         validity: Validity::always(),
         superseded,
+        may_store_blobs: None,
     };
     let records = Records::over(engine.clone(), store_metrics);
     let (publisher, stored) = weir_publish::open(objects, records.clone(), data_dir.clone(), options).await.unwrap();

@@ -75,10 +75,19 @@ impl Cluster {
 
     /// Tells whether all living members read agents, assignments and issuers in shards.
     pub(crate) fn knows_shards(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        self.all(|member| member.knows_shards)
+    }
+
+    /// Tells whether no living member deletes blobs that descriptors reference.
+    pub(crate) fn knows_blobs(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        self.all(|member| member.knows_blobs)
+    }
+
+    fn all(&self, knows: fn(&Member) -> bool) -> Arc<dyn Fn() -> bool + Send + Sync> {
         let view = self.view.clone();
         Arc::new(move || {
             let view = view.borrow();
-            view.has_session && view.sees_members && view.others.values().all(|member| member.knows_shards)
+            view.has_session && view.sees_members && view.others.values().all(knows)
         })
     }
 

@@ -47,6 +47,7 @@ mod tests {
             session: SessionId(session),
             digests: Digests::default(),
             knows_shards: true,
+            knows_blobs: true,
         }
     }
 

@@ -428,11 +428,12 @@ impl Member {
             session: weir_ownership::SessionId(settings.run),
             digests: settings.digests.clone(),
             knows_shards: true,
+            knows_blobs: true,
         }
     }
 
     fn living(name: &NodeName, living: &Living) -> Self {
-        let Living { session, state, url, zone, weight, digests, knows_shards } = living.clone();
-        Self { name: name.clone(), url, zone, weight, state, session, digests, knows_shards }
+        let Living { session, state, url, zone, weight, digests, knows_shards, knows_blobs } = living.clone();
+        Self { name: name.clone(), url, zone, weight, state, session, digests, knows_shards, knows_blobs }
     }
 }

@@ -91,6 +91,8 @@ pub(crate) struct Member {
     pub(crate) digests: Digests,
     /// Reads and writes agents, assignments and issuers in shards.
     pub(crate) knows_shards: bool,
+    /// Deletes no blobs that descriptors reference.
+    pub(crate) knows_blobs: bool,
 }
 
 impl View {

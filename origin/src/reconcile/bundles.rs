@@ -257,6 +257,7 @@ mod tests {
             metrics: PublishMetrics::register(&registry).unwrap(),
             validity: Validity::always(),
             superseded: None,
+            may_store_blobs: None,
         };
         let (publisher, _) = weir_publish::open(objects, records, data_dir.clone(), options).await.unwrap();
         Context::new(publisher, data_dir.clone(), events, metrics, &limits, &UpstreamsConfig::default())

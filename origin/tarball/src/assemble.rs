@@ -14,6 +14,7 @@ use super::digests::TarDigests;
 use super::memory_budget::MemoryBudget;
 use super::recipe::{Recipe, RecipeRun, has_digests};
 use super::walk::Walked;
+use super::whole::Whole;
 
 /// A tarball whose frames are in the sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Built {
     pub recipe: Recipe,
     /// Parts of the tar whose frames were taken from the base without decoding or compressing.
     pub reused_frames: usize,
+    /// What the source has as a whole, if it is published too. A source adds it.
+    pub whole: Option<Whole>,
 }
 
 /// What workers pass on.
@@ -153,6 +156,7 @@ impl<'a> Assembler<'a> {
             gzip: recipe.gzip(),
             recipe,
             reused_frames,
+            whole: None,
         }
     }
 }

@@ -27,6 +27,7 @@ mod planner;
 mod recipe;
 mod run;
 mod walk;
+mod whole;
 mod worker;
 
 pub use folder_path::{FolderPath, FolderPathError};
@@ -46,6 +47,7 @@ pub use listing::{ListedEntry, ListedKind, Listing, list};
 pub use recipe::{Recipe, RecipeError};
 pub use walk::walk;
 pub use walk::{Contents, PIECE_BYTES, Walk};
+pub use whole::{Whole, WholeBlob};
 
 /// The part of a revision that goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ const PROVENANCE: &str = "application/vnd.cncf.helm.chart.provenance.v1.prov";
 const IMAGE: &str = "application/vnd.oci.image.config.v1+json";
 
 /// Pushes a chart as helm does, with its signature. Returns the digests of its manifest and of its archive.
-fn push(server: &RegistryServer, name: &str, tag: &str, setting: &str) -> (String, String) {
+pub(crate) fn push(server: &RegistryServer, name: &str, tag: &str, setting: &str) -> (String, String) {
     let archive = gzip_tar(&[("shop/Chart.yaml", "name: shop"), ("shop/values.yaml", setting)]);
     let layers = [server.blob(PROVENANCE, b"signed"), server.blob(ARCHIVE, &archive)];
     let pushed = server.push(name, tag, &server.artifact(CONFIG, &layers));
@@ -19,7 +19,7 @@ fn push(server: &RegistryServer, name: &str, tag: &str, setting: &str) -> (Strin
 }
 
 /// Services with the names of charts, of a registry.
-fn config(home: &Home, url: &str, charts: &[&str]) -> Config {
+pub(crate) fn config(home: &Home, url: &str, charts: &[&str]) -> Config {
     let mut config = home.config(url);
     config.repositories[0].kind = serde_json::from_value(json!("helm")).unwrap();
     let service = |chart: &&str| {

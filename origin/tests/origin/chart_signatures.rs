@@ -7,7 +7,7 @@ use crate::helm_repository::{Charts, failure, is_version};
 use crate::prelude::*;
 
 /// The keys of alice and mallory, and a keyring with that of alice.
-fn desk() -> (Desk, PathBuf) {
+pub(crate) fn desk() -> (Desk, PathBuf) {
     let desk = Desk::new();
     for name in ["alice", "mallory"] {
         desk.pgp_key(name, name, "", "never");
@@ -27,21 +27,21 @@ fn publish(charts: &Charts, chart: &str, version: &str, setting: &str) {
 }
 
 /// The text that helm would sign for the newest entry of the index.
-fn statement(charts: &Charts) -> String {
+pub(crate) fn statement(charts: &Charts) -> String {
     let (chart, version, digest) = charts.entries.lock().unwrap().last().unwrap().clone();
     let metadata = format!("apiVersion: v2\nkeywords:\n- one\nname: {chart}\nversion: {version}\n");
     format!("{metadata}\n...\nfiles:\n  {chart}-{version}.tgz: sha256:{digest}\n")
 }
 
 /// Puts a signed text alongside an archive.
-fn sign(desk: &Desk, who: &str, charts: &Charts, archive: &str, statement: &str) {
+pub(crate) fn sign(desk: &Desk, who: &str, charts: &Charts, archive: &str, statement: &str) {
     let (text, signed) = (desk.file("text"), charts.dir.path().join(format!("{archive}.tgz.prov")));
     fs::write(&text, statement).unwrap();
     fs::remove_file(&signed).ok();
     desk.gpg(who, &["--output", signed.to_str().unwrap(), "--clearsign", text.to_str().unwrap()]);
 }
 
-fn config(charts: &Charts, home: &Home, names: &[&str], keyring: Option<&Path>) -> Config {
+pub(crate) fn config(charts: &Charts, home: &Home, names: &[&str], keyring: Option<&Path>) -> Config {
     let mut config = charts.config(home, names);
     let policy = |keyring| serde_json::from_value(json!({ "pgp_keyring": keyring })).unwrap();
     config.repositories[0].verify = keyring.map(policy);

@@ -18,6 +18,9 @@ pub const TARBALL_ARTIFACT_TYPE: &str = "application/vnd.weir.tarball.v1";
 /// The type of the layer of services of files: their gzip representation.
 pub const TARBALL_LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
+/// The type of the config of a chart: its `Chart.yaml` as JSON.
+pub const CHART_CONFIG_TYPE: &str = "application/vnd.cncf.helm.config.v1+json";
+
 /// The type of [`EMPTY_CONFIG`].
 pub const EMPTY_CONFIG_TYPE: &str = "application/vnd.oci.empty.v1+json";
 
@@ -42,6 +45,9 @@ pub struct OciForm {
     pub manifest: String,
     /// Config and layers, without [`EMPTY_CONFIG`].
     pub blobs: Vec<OciBlob>,
+    /// The manifest is that of an upstream. Otherwise an origin made it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_upstream: bool,
 }
 
 /// A blob of a manifest, stored like the body of a representation.
@@ -62,7 +68,8 @@ pub struct OciBlob {
 impl OciForm {
     /// The form with this manifest, which has at most [`MAX_MANIFEST_BYTES`].
     pub fn new(media_type: &str, manifest: String, blobs: Vec<OciBlob>) -> Self {
-        Self { media_type: media_type.to_owned(), sha256: Sha256::of(manifest.as_bytes()), manifest, blobs }
+        let (media_type, sha256) = (media_type.to_owned(), Sha256::of(manifest.as_bytes()));
+        Self { media_type, sha256, manifest, blobs, is_upstream: false }
     }
 
     /// The blob with this digest, if the manifest names it and it is stored.

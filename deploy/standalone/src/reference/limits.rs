@@ -129,6 +129,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | commits that are read to find whether one is an ancestor of another | {origin/git/src/revision/ancestor.rs MAX_COMMITS} |  | it counts as none |
 | revisions that webhooks named and no poll has found, of each service | {origin/source/src/standing.rs MAX_NAMED}, for {origin/source/src/standing.rs NAMED_FOR} |  | the one named longest ago is forgotten |
 | versions that a range passes over because they cannot be read | {origin/source/src/passed_over.rs MAX_PASSED_OVER} |  | further ones are not named. Metric: `weir_origin_refs_left_out` |
+| manifest of an OCI form | {shared/protocol/src/oci.rs MAX_MANIFEST_BYTES} |  | the chart or artifact is published as files |
+| blobs beside the archive of a chart or an artifact, for its OCI form | {origin/source/src/oci/whole.rs MAX_OTHERS} of {origin/source/src/oci/whole.rs MAX_OTHER_BYTES} |  | it is published as files |
+| `Chart.yaml` of a chart of a Helm repository, for its OCI form | {origin/source/src/helm/metadata.rs MAX_METADATA_BYTES} |  | it is published as files |
 | requests for signatures in each place that cosign uses | {origin/source/src/oci/cosign.rs MAX_REQUESTS} |  | further ones are not looked at |
 | an upstream's report of a refusal | {origin/upstream/src/http/report.rs MAX_BYTES} are read, within {origin/upstream/src/http/report.rs TIMEOUT}; {origin/upstream/src/server_report.rs MAX_CHARS} characters are shown |  | the rest is left out |
 | a first poll for which the origin is not ready | {origin/src/reconcile/state.rs FIRST_POLL_WAIT} |  | it is ready without it |

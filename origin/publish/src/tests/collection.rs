@@ -77,6 +77,25 @@ async fn frames_of_expired_versions_are_deleted_after_two_marks_unless_shared() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_only_a_blob_references_stays_with_its_version() {
+    let store = store();
+    let (publisher, shop) = (store.open().await, oci::service("shop", true));
+    oci::publish_whole(&publisher, &shop, &["archive", "s end"]).await;
+    let mut collector = Collections::new(&store, &publisher);
+    for hours in [0, 4, 8] {
+        collector.collect(hours).await;
+    }
+    for frame in ["files", "archive", "s end"] {
+        assert!(has(&store, frame).await, "{frame}");
+    }
+    let manifest = current(&shop).oci().unwrap().blobs[0].digest;
+    assert!(store.objects.exists(&super::shop(), Area::Public, &manifest).await.unwrap());
+    std::fs::remove_file(store.object(Area::Public, &ObjectDigest::of(b"archive"))).unwrap();
+    let lost = publisher.queries.find_reference(&super::shop(), &ObjectDigest::of(b"archive")).await.unwrap();
+    assert_eq!(lost, Some(current(&shop)), "so it can be built again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn objects_of_an_attempt_stay_until_it_is_published_or_abandoned() {
     let store = store();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));

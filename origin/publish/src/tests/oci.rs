@@ -3,11 +3,12 @@
 use weir_protocol::encoding::Encoding;
 use weir_protocol::oci::OciForm;
 use weir_source::{OciChoice, OciSource};
+use weir_tarball::{Whole, WholeBlob};
 
 use super::*;
 
 /// A service with an OCI form, or one that only stores gzip.
-fn service(name: &str, has_oci: bool) -> Arc<Service> {
+pub(super) fn service(name: &str, has_oci: bool) -> Arc<Service> {
     let config = ServiceConfig { gzip: true, ..ServiceConfig::new(super::name(name), shop()) };
     let url = Some("https://git.example/shop.git".to_owned());
     let oci = if has_oci { OciChoice::On(OciSource { url }) } else { OciChoice::Off };
@@ -110,4 +111,40 @@ async fn a_lost_frame_is_told_from_a_store_that_does_not_answer() {
     store.store.fail_gets(true);
     let silent = again(&["one"]).await.unwrap_err();
     assert!(matches!(silent, PublishError::Object(_)), "{silent}");
+}
+
+/// Publishes a chart, say, as its upstream has it.
+pub(super) async fn publish_whole(publisher: &Publisher, service: &Arc<Service>, slices: &[&str]) -> Outcome {
+    let attempt = publisher.repositories.begin_attempt(&service.repository);
+    let put: Vec<Bytes> =
+        [&["files"][..], slices].concat().iter().map(|it| Bytes::copy_from_slice(it.as_bytes())).collect();
+    let put = tokio::task::spawn_blocking(move || {
+        put.into_iter().try_for_each(|it| attempt.put(it).map(drop)).map(|()| attempt)
+    });
+    let frames = built(slices).zstd;
+    let blob = WholeBlob { sha256: Sha256::of(slices.concat().as_bytes()), media_type: "chart".to_owned(), frames };
+    let whole = Whole { manifest: Some(("m".to_owned(), "{}".to_owned())), blobs: vec![blob] };
+    let files = built(&["files"]);
+    let built = Built { gzip: Some(files.zstd.clone()), whole: Some(whole), ..files };
+    let attempt = put.await.unwrap().unwrap();
+    publisher.publish_built(&candidate(service, 1), built, attempt, at(1)).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_whole_is_written_once_no_other_origin_would_delete_its_blobs() {
+    let mut store = TestStore::new();
+    let all_know = Arc::new(AtomicUsize::new(0));
+    let known = all_know.clone();
+    store.may_store_blobs = Some(Arc::new(move || known.load(Ordering::SeqCst) > 0));
+    let (publisher, shop) = (store.open().await, service("shop", true));
+    publish_whole(&publisher, &shop, &["archive", "s end"]).await;
+    let before = form(&shop);
+    assert_eq!((before.is_upstream, before.blobs[0].sha256), (false, Sha256::of(b"files")));
+    all_know.store(1, Ordering::SeqCst);
+    assert_eq!(publish_whole(&publisher, &shop, &["archive", "s end"]).await, Outcome::Revised);
+    let after = form(&shop);
+    assert_eq!((after.is_upstream, &*after.manifest, after.blobs[0].frames), (true, "{}", 2));
+    let other = service("other", true);
+    assert!(matches!(cached(&publisher, &other, 1).await, Cached::UpToDate));
+    assert_eq!(form(&other), after, "the manifest is copied, and not made");
 }

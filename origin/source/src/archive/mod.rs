@@ -19,6 +19,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod unpack;
+mod whole;
 
 pub(crate) use bounds::Bounds;
 pub(crate) use contents::ArchiveTree;
@@ -28,3 +29,4 @@ pub use fuzz::fuzz_archive;
 pub(crate) use index::SpooledFile;
 pub(crate) use layout::{FilePath, Layout};
 pub(crate) use store::{Spool, SpoolStore};
+pub(crate) use whole::{Original, WholeFile};

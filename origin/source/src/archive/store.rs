@@ -15,16 +15,19 @@ use weir_upstream::{remove_siblings, without_path};
 use super::bounds::Bounds;
 use super::contents::{self, ArchiveTree};
 use super::error::ArchiveError;
-use super::index::{Index, SpooledFile};
+use super::index::{EntryKind, Index, SpooledFile};
 use super::layout::Layout;
 use super::unpack::unpack;
+use super::whole::Original;
 
 /// An unpacked archive: the contents of its files, and then its index. The file is removed with the last reference.
 #[derive(Debug)]
 pub(crate) struct Spool {
     path: TempPath,
     index: SpooledFile,
-    _room: Room,
+    /// The archive itself.
+    pub(crate) original: Original,
+    room: Room,
 }
 
 impl Spool {
@@ -34,6 +37,19 @@ impl Spool {
         contents::read_at(&spool, &self.index, &mut bytes)?;
         let index = Index::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
         Ok(ArchiveTree { spool: Arc::new(spool), index: Arc::new(index), folder })
+    }
+
+    /// A file of the archive, if it is there and has at most so many bytes.
+    pub(crate) fn file(&self, path: &[u8], max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
+        let root = FolderPath::default();
+        let (tree, mut bytes) = (self.open(&root)?, Vec::new());
+        match tree.index.get(path) {
+            Some(EntryKind::File { file, .. }) if file.size <= max_bytes => {
+                contents::read_at(&tree.spool, file, &mut bytes)?;
+                Ok(Some(bytes))
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -83,6 +99,18 @@ impl SpoolStore {
         bounds: &Bounds,
         stop: &AtomicBool,
     ) -> Result<Arc<Spool>, ArchiveError> {
+        self.add_with(key, archive, bounds, stop, |_| Ok(Original::Dropped))
+    }
+
+    /// The same. `original`: what becomes of the bytes, once they are unpacked.
+    pub(crate) fn add_with(
+        &self,
+        key: Key,
+        archive: impl Read,
+        bounds: &Bounds,
+        stop: &AtomicBool,
+        original: impl FnOnce(&Spool) -> io::Result<Original>,
+    ) -> Result<Arc<Spool>, ArchiveError> {
         let file = self.directory().and_then(NamedTempFile::new_in);
         let file = file.map_err(|error| ArchiveError::Disk(without_path(&error)))?;
         let file = BufWriter::with_capacity(256 << 10, file);
@@ -93,7 +121,12 @@ impl SpoolStore {
         out.write_all(&index)?;
         let file = out.file.into_inner().map_err(|error| ArchiveError::Disk(without_path(error.error())))?;
         let index = SpooledFile { offset, size, digest };
-        let spool = Arc::new(Spool { path: file.into_temp_path(), index, _room: out.room });
+        let mut spool = Spool { path: file.into_temp_path(), index, original: Original::Dropped, room: out.room };
+        spool.original = original(&spool).map_err(|error| ArchiveError::Disk(without_path(&error)))?;
+        if let Original::Stored(_, whole) = &spool.original {
+            spool.room.take(whole.size())?;
+        }
+        let spool = Arc::new(spool);
         self.spools().insert(key, spool.clone());
         Ok(spool)
     }

@@ -58,6 +58,14 @@ pub(crate) enum Location {
     Tag(ChartTag),
 }
 
+impl Chosen {
+    /// The digest of its manifest in a registry. `None`: it is in an index, or is an entry of one.
+    pub(super) fn manifest(&self) -> Option<Sha256> {
+        let of_artifact = self.revision.as_ref()?.as_str().strip_prefix("oci:sha256:");
+        of_artifact.map_or(self.signed, |hex| hex.parse().ok())
+    }
+}
+
 impl Blob {
     /// The most bytes to download.
     pub(super) fn bound(&self) -> u64 {

@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Seek, Write};
+use std::sync::Arc;
 
 use reqwest::{Response, Url};
 use weir_protocol::digest::Sha256;
 use weir_upstream::http::{Body, BodyError, Client, same_host};
 use weir_upstream::{FetchProgress, UpstreamError, free_disk, without_path};
 
-use super::super::archive::{ArchiveError, Bounds};
+use super::super::archive::{ArchiveError, Bounds, Spool};
 use super::super::helm::{ChartLayers, ChartTag};
 use super::super::oci::{OciName, Registry, RegistryError};
 use super::super::{RetryPolicy, ServiceFailure};
 use super::not_fetched::NotFetched;
 use super::signatures::not_as_signed;
+use super::whole::{self, Beside};
 use super::{ArtifactSource, Chosen, Location};
 use crate::encoding;
 use crate::page::{PAGE, is_page};
@@ -30,12 +32,14 @@ struct Sent {
 }
 
 impl ArtifactSource {
-    /// Fetches one archive. The outer error ends the poll: nothing else can be fetched either.
+    /// Fetches one archive. `keeps`: its bytes are published too. The outer error ends the poll: nothing else can be fetched
+    /// either.
     pub(super) fn fetch(
         &self,
         client: &Client<'_>,
         chosen: &Chosen,
         signed: Option<Sha256>,
+        keeps: bool,
         progress: &FetchProgress,
     ) -> Result<Fetched, UpstreamError> {
         let failed = |retry, reason: &dyn std::fmt::Display| {
@@ -46,14 +50,7 @@ impl ArtifactSource {
         if let Err(reason) = free_disk::require_room(&self.shared.data_dir, needed) {
             return failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {reason}"));
         }
-        let upstream = client.session().upstream;
-        let bounds = Bounds {
-            max_archive: chosen.blob.max_bytes,
-            max_archive_key: chosen.blob.max_bytes_key,
-            max_unpacked: upstream.limits.max_unpacked.as_u64(),
-            max_file: self.shared.limits.max_file_bytes,
-            max_spools: upstream.limits.max_mirror.as_u64(),
-        };
+        let bounds = self.bounds(client, chosen);
         let mut sent = Sent::default();
         let downloaded = self.spools.temporary().map_err(|error| BodyError::Write(without_path(&error)));
         let downloaded =
@@ -93,8 +90,17 @@ impl ArtifactSource {
             self.state().signatures.forget(chosen);
             return failed(RetryPolicy::BackOff, &not_as_signed(&sha256, &signed));
         }
-        match self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()) {
-            Ok(_) => Ok(Ok(sha256)),
+        let beside = match keeps.then(|| self.beside(client, chosen, &sha256)).transpose() {
+            Ok(beside) => beside.flatten(),
+            Err(error) if is_of_all(&error, client, chosen) => return Err(error),
+            Err(error) => return Ok(Err(NotFetched::by(chosen, "fetch", &error))),
+        };
+        let unpacked = match keeps {
+            true => self.unpack_with(chosen, sha256, file, beside, &bounds, client),
+            false => self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()),
+        };
+        match unpacked.map(drop) {
+            Ok(()) => Ok(Ok(sha256)),
             Err(ArchiveError::Interrupted) => Err(UpstreamError::Interrupted),
             Err(error) if is_page && error.is_in_archive() => failed(RetryPolicy::BackOff, &page()),
             // With a digest, the same bytes come again.
@@ -103,6 +109,33 @@ impl ArtifactSource {
             }
             Err(error) => failed(RetryPolicy::BackOff, &format_args!("{error}{encoding}")),
         }
+    }
+
+    fn bounds(&self, client: &Client<'_>, chosen: &Chosen) -> Bounds {
+        let limits = &client.session().upstream.limits;
+        Bounds {
+            max_archive: chosen.blob.max_bytes,
+            max_archive_key: chosen.blob.max_bytes_key,
+            max_unpacked: limits.max_unpacked.as_u64(),
+            max_file: self.shared.limits.max_file_bytes,
+            max_spools: limits.max_mirror.as_u64(),
+        }
+    }
+
+    /// Unpacks a downloaded archive, and stores its bytes with what is published beside it.
+    fn unpack_with(
+        &self,
+        chosen: &Chosen,
+        sha256: Sha256,
+        file: File,
+        beside: Option<Beside>,
+        bounds: &Bounds,
+        client: &Client<'_>,
+    ) -> Result<Arc<Spool>, ArchiveError> {
+        let archive = file.try_clone().map_err(|error| ArchiveError::Disk(without_path(&error)))?;
+        let original = |spool: &Spool| whole::store(spool, file, sha256, beside, chosen.manifest());
+        let key = (sha256, chosen.layout.clone());
+        self.spools.add_with(key, archive, bounds, client.session().interrupt(), original)
     }
 
     /// Downloads the archive. `sent`: what the server says that it is.

@@ -12,6 +12,7 @@ mod pause;
 mod signatures;
 mod state;
 mod verify;
+mod whole;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,7 @@ use self::not_fetched::NotFetched;
 use self::pause::Pause;
 use self::signatures::Policy;
 use self::state::{Needed, State};
-use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
+use super::archive::{ArchiveTree, Layout, Original, Spool, SpoolStore};
 use super::oci::Tokens;
 use super::{
     LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure,
@@ -137,7 +138,8 @@ impl ArtifactSource {
         let Some(Needed { chosen, revision, signed }) = needed else { return Ok(has_succeeded) };
         client.session().set_step("fetch");
         request.progress.preparing();
-        let (result, ends) = split(self.fetch(client, &chosen, signed, request.progress), |error| {
+        let keeps = request.services.iter().any(|service| service.publishes_whole());
+        let (result, ends) = split(self.fetch(client, &chosen, signed, keeps, request.progress), |error| {
             NotFetched::by(&chosen, "fetch", error)
         });
         has_succeeded |= result.is_ok();
@@ -164,6 +166,10 @@ impl ArtifactSource {
                 let name = if let Layout::OneFile(name) = &chosen.layout { name.as_bytes() } else { b"" };
                 key.field(&[u8::from(chosen.layout == Layout::StripTop)]);
                 key.field(name);
+                // Of what is published as a whole, another manifest is another content.
+                if let Some(manifest) = chosen.manifest().filter(|_| service.publishes_whole()) {
+                    key.field(manifest.as_bytes());
+                }
             });
             let version = chosen.version.as_ref().and_then(|version| version.parse().ok());
             let named = chosen.version.as_deref().and_then(|version| service.followed.version(version));
@@ -182,7 +188,7 @@ impl ArtifactSource {
         service: &'a Service,
         revision: &RevisionId,
     ) -> Result<ArchiveTree<'a>, ServiceFailure> {
-        self.open(&*self.spool(revision)?, revision, &service.selection.folder)
+        self.open(&*self.spool(revision, false)?, revision, &service.selection.folder)
     }
 
     pub(crate) fn build(
@@ -192,8 +198,18 @@ impl ArtifactSource {
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        let built = weir_tarball::build(&self.tree(service, revision)?, &service.selection, context, sink);
-        built.map_err(|error| self.failure(revision, "build", &error))
+        let spool = self.spool(revision, service.publishes_whole())?;
+        let tree = self.open(&spool, revision, &service.selection.folder)?;
+        let build = || {
+            let mut built = weir_tarball::build(&tree, &service.selection, context, sink)?;
+            if let Original::Stored(_, whole) = &spool.original
+                && service.publishes_whole()
+            {
+                built.whole = Some(whole.store(sink)?);
+            }
+            Ok(built)
+        };
+        build().map_err(|error| self.failure(revision, "build", &error))
     }
 
     pub(crate) fn list(
@@ -206,7 +222,7 @@ impl ArtifactSource {
             ListTarget::Followed(followed) => self.state().revision(followed)?,
             ListTarget::At(revision) => revision.clone(),
         };
-        let spool = self.spool(&revision)?;
+        let spool = self.spool(&revision, false)?;
         let tree = self.open(&spool, &revision, &selection.folder)?;
         let listing = weir_tarball::list(&tree, selection, limits, stop, emit);
         let listing = listing.map_err(|error| self.failure(&revision, "select", &error))?;
@@ -235,11 +251,12 @@ impl ArtifactSource {
         self.spools.remove_all();
     }
 
-    /// The unpacked archive of a revision. If it is not there, the next poll fetches it.
-    fn spool(&self, revision: &RevisionId) -> Result<Arc<Spool>, ServiceFailure> {
+    /// The unpacked archive of a revision. If it is not there, the next poll fetches it. `whole`: with its bytes, if they can be
+    /// published.
+    fn spool(&self, revision: &RevisionId, whole: bool) -> Result<Arc<Spool>, ServiceFailure> {
         let mut state = self.state();
-        let key = state.archive_of(revision)?;
-        match self.spools.get(&key) {
+        let (key, named) = state.archive_of(revision)?;
+        match self.spools.get(&key).filter(|spool| !whole || spool.original.is_of(named.as_ref())) {
             Some(spool) => Ok(spool),
             None => Err(state.want(revision)),
         }
@@ -266,7 +283,7 @@ impl ArtifactSource {
     fn damaged(&self, revision: &RevisionId, error: &dyn std::fmt::Display) -> ServiceFailure {
         tracing::warn!(%revision, %error, "an unpacked archive cannot be read: it is fetched again");
         let mut state = self.state();
-        let removed = state.archive_of(revision).ok().and_then(|key| self.spools.remove(&key));
+        let removed = state.archive_of(revision).ok().and_then(|(key, _)| self.spools.remove(&key));
         let failure = state.want(revision);
         drop(state);
         drop(removed);

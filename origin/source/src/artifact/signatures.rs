@@ -61,6 +61,8 @@ pub(super) struct Signatures {
     policy: Option<Policy>,
     /// The digests of the archives, as their signers state them.
     checked: HashMap<Chosen, Result<Sha256, Failed>>,
+    /// The provenances that were verified, of charts that have it alongside the archive.
+    provenances: HashMap<Chosen, Vec<u8>>,
 }
 
 impl Signatures {
@@ -68,6 +70,7 @@ impl Signatures {
     pub(super) fn set_policy(&mut self, policy: Option<Policy>) {
         if self.policy != policy {
             self.checked.clear();
+            self.provenances.clear();
             self.policy = policy;
         }
     }
@@ -75,6 +78,7 @@ impl Signatures {
     /// Forgets what no service follows any more.
     pub(super) fn retain(&mut self, is_followed: impl Fn(&Chosen) -> bool) {
         self.checked.retain(|chosen, _| is_followed(chosen));
+        self.provenances.retain(|chosen, _| is_followed(chosen));
     }
 
     /// Whether a version must be checked now.
@@ -93,6 +97,17 @@ impl Signatures {
     /// Makes a version be checked again: its archive is not the signed one, and the provenance may be repaired meanwhile.
     pub(super) fn forget(&mut self, chosen: &Chosen) {
         self.checked.remove(chosen);
+        self.provenances.remove(chosen);
+    }
+
+    /// Keeps a verified provenance, to publish it.
+    pub(super) fn keep_provenance(&mut self, chosen: &Chosen, provenance: Vec<u8>) {
+        self.provenances.insert(chosen.clone(), provenance);
+    }
+
+    /// The verified provenance of a chart.
+    pub(super) fn provenance(&self, chosen: &Chosen) -> Option<&Vec<u8>> {
+        self.provenances.get(chosen)
     }
 
     /// Takes the result of a check.

@@ -116,10 +116,9 @@ impl State {
             None => self.signatures.allow(chosen),
             Some((revision, sha256)) => {
                 let published = is_published(service, revision);
-                // What is published may have to be rebuilt.
-                !is_stored(&(*sha256, chosen.layout.clone()))
-                    && (self.wanted.contains(revision) || !(service.is_pinned() || published))
-                    && (published || self.signatures.allow(chosen))
+                let has = || service.is_pinned() || published || is_stored(&(*sha256, chosen.layout.clone()));
+                // What is published may have to be rebuilt, and what is stored may lack what a build needs.
+                (self.wanted.contains(revision) || !has()) && (published || self.signatures.allow(chosen))
             }
         };
         let waits = self.failed.get(chosen).is_some_and(|failed| failed.waits(now));
@@ -180,10 +179,10 @@ impl State {
         revision.ok_or_else(|| self.failed.get(chosen).map_or_else(|| pending(chosen), |failed| failed.failure.clone()))
     }
 
-    /// The archive of a revision that is followed.
-    pub(super) fn archive_of(&self, revision: &RevisionId) -> Result<Archive, ServiceFailure> {
+    /// The archive of a revision that is followed, and the digest of its manifest in a registry.
+    pub(super) fn archive_of(&self, revision: &RevisionId) -> Result<(Archive, Option<Sha256>), ServiceFailure> {
         let (chosen, sha256) = self.with_revision(revision)?;
-        Ok((sha256, chosen.layout.clone()))
+        Ok(((sha256, chosen.layout.clone()), chosen.manifest()))
     }
 
     /// Records that a build needs the archive of a followed revision. Returns the failure of the build.
@@ -466,7 +465,7 @@ mod tests {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
         state.list(listing(&services[0], "1.0.0", Some(1)));
         let revision = state.followed(&services[0], None).unwrap().1;
-        assert!(state.is_chosen(&state.archive_of(&revision).unwrap()) && !state.has_new_wants());
+        assert!(state.is_chosen(&state.archive_of(&revision).unwrap().0) && !state.has_new_wants());
         assert!(state.want(&revision).reason.contains("chart `shop` 1.0.0 is fetched with the next poll"));
         assert!(state.has_new_wants());
         state.poll_started();

@@ -49,7 +49,7 @@ pub struct ServiceConfig {
     #[serde(default, skip_serializing_if = "is_false")]
     pub gzip: bool,
     /// Serve it to clients of the OCI distribution API as well, at edges, as `weir/<name>`: Flux, Argo CD, `oras`, `crane`. It
-    /// implies `gzip`. The name must be one of OCI: `a-z`, `0-9`, and `.`, `_`, `__` or hyphens between them. Default: that of
+    /// implies `gzip`. A chart or an artifact without `folder`, `include` and `exclude` is served with the bytes of its upstream. The name must be one of OCI: `a-z`, `0-9`, and `.`, `_`, `__` or hyphens between them. Default: that of
     /// the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<bool>,

@@ -174,6 +174,9 @@ pub fn fuzz_helm_index(bytes: &[u8]) {
     use super::choice::Place;
     use super::registry::ChartTag;
 
+    if let Ok(config) = super::metadata::config(bytes) {
+        assert!(serde_json::from_slice::<serde_json::Value>(&config).is_ok_and(|config| config.is_object()));
+    }
     let name = |name: &str| name.parse().expect("a valid name");
     let charts = [("shop", "semver:^1"), ("shop", "HEAD"), ("redis", "18.1.6")];
     let charts = charts.map(|(chart, wanted)| Chart::parse(name(chart), wanted).expect("a valid ref"));

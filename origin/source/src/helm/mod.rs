@@ -8,6 +8,7 @@ mod chart;
 mod choice;
 mod index;
 mod listing;
+mod metadata;
 mod provenance;
 mod registry;
 mod tags;
@@ -19,5 +20,6 @@ pub(crate) use choice::{Place, Release};
 #[cfg(feature = "fuzzing")]
 pub use index::fuzz_helm_index;
 pub(crate) use listing::HelmIndex;
+pub(crate) use metadata::{MAX_METADATA_BYTES, config as chart_config};
 pub(crate) use provenance::{MAX_PROVENANCE_BYTES, provenance_url, signed_digest};
-pub(crate) use registry::{ChartLayers, ChartRegistry, ChartTag, ChartVersion};
+pub(crate) use registry::{ARCHIVE, CONFIG, ChartLayers, ChartRegistry, ChartTag, ChartVersion, PROVENANCE};

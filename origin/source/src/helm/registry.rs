@@ -17,12 +17,12 @@ use super::tags;
 use crate::LeftOutRef;
 
 /// The media type of a chart's configuration. Images may be in the same repository.
-const CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
+pub(crate) const CONFIG: &str = weir_protocol::oci::CHART_CONFIG_TYPE;
 
 /// The media types of the layers of a chart, in any order. Helm 3.6 and older wrote the second one.
-const ARCHIVE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
+pub(crate) const ARCHIVE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 const LEGACY_ARCHIVE: &str = "application/tar+gzip";
-const PROVENANCE: &str = "application/vnd.cncf.helm.chart.provenance.v1.prov";
+pub(crate) const PROVENANCE: &str = "application/vnd.cncf.helm.chart.provenance.v1.prov";
 
 /// The most characters of a media type in a message.
 const MAX_SHOWN: usize = 100;

@@ -5,7 +5,7 @@ use reqwest::header::{HeaderMap, HeaderValue, LINK, WWW_AUTHENTICATE};
 
 use super::challenge::{self, Challenge};
 use super::manifest::{self, Document};
-use super::{OciName, link, registry::is_tag};
+use super::{OciName, WholeManifest, link, registry::is_tag};
 
 /// Challenges, links, manifests and names.
 pub fn fuzz_registry_words(bytes: &[u8]) {
@@ -21,7 +21,11 @@ pub fn fuzz_registry_words(bytes: &[u8]) {
     }
     match manifest::parse(bytes) {
         Ok(Document::Manifest(manifest)) => {
-            manifest.layers.iter().for_each(|layer| drop(layer.sha256()));
+            for archive in manifest.layers.iter().filter_map(|layer| layer.sha256().ok()) {
+                let Some(whole) = WholeManifest::of(bytes.to_vec(), &archive, true) else { continue };
+                let types = whole.others.iter().map(|(_, media_type)| media_type).chain([&whole.media_type]);
+                types.for_each(|text| assert!(HeaderValue::from_str(text).is_ok(), "{text}"));
+            }
         }
         Ok(Document::Index(_)) | Err(_) => {}
     }

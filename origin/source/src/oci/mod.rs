@@ -20,6 +20,7 @@ mod tags;
 #[cfg(test)]
 mod tests;
 mod token;
+mod whole;
 
 pub(crate) use artifact_ref::ArtifactRef;
 pub(crate) use cosign::verify as verify_cosign;
@@ -31,3 +32,4 @@ pub(crate) use manifest::{Descriptor, Document, parse_digest};
 pub(crate) use registry::{Named, Registry, Resolved, is_reference};
 pub(crate) use token::Tokens;
 pub(crate) use weir_upstream::OciName;
+pub(crate) use whole::{MAX_OTHER_BYTES, WholeManifest};

@@ -111,6 +111,12 @@ impl<'a> Registry<'a> {
         }
     }
 
+    /// The bytes of the manifest that a tag or a digest names now, and their digest.
+    pub(crate) fn manifest_bytes(&self, name: &OciName, reference: &str) -> Result<(Vec<u8>, Sha256), RegistryError> {
+        let url = self.url_of(name, &["manifests", reference]);
+        self.read(self.get(name, "manifests", url, manifest::ACCEPT)?, MAX_MANIFEST_BYTES)
+    }
+
     /// The manifest that a tag names now.
     pub(crate) fn manifest_by_tag(&self, name: &OciName, tag: &str) -> Result<Resolved, RegistryError> {
         let url = self.url_of(name, &["manifests", tag]);

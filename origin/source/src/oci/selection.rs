@@ -16,10 +16,10 @@ const MAX_CHARS: usize = 100;
 const TITLE: &str = "org.opencontainers.image.title";
 
 /// A layer without content, which the format demands of an artifact without layers.
-const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+pub(super) const EMPTY: &str = "application/vnd.oci.empty.v1+json";
 
 /// The configurations of container images.
-const IMAGE_CONFIGS: [&str; 2] =
+pub(super) const IMAGE_CONFIGS: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 
 /// The layer that a repository follows.
