@@ -10,12 +10,14 @@ use super::repository;
 use crate::access::Refusal;
 use crate::api_error::ApiError;
 
-/// The error with both challenges. Clients that know only the first look no further, and all know its scheme.
+/// The error with both challenges. Basic is the first, because clients of two libraries take the first one that they know: with
+/// it they send the password at once, without a request to the token service, which newer ones do not trust at private addresses
+/// or behind a proxy that changes `Host`. Clients that know only Bearer take the second.
 pub(super) fn error(request: &Request<RequestBody>, service: Option<&ServiceName>, refusal: Refusal) -> OciError {
     let bearer = authority(request).map(|authority| bearer(&authority, service, refusal));
     let basic = HeaderValue::from_static("Basic realm=\"weir\"");
     let error = OciError::from(ApiError::Unauthorized(refusal));
-    bearer.into_iter().chain([basic]).fold(error, |error, value| error.with_header(header::WWW_AUTHENTICATE, value))
+    [basic].into_iter().chain(bearer).fold(error, |error, value| error.with_header(header::WWW_AUTHENTICATE, value))
 }
 
 /// As clients named this edge, which may have other names that they do not know.

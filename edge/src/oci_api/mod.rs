@@ -86,7 +86,11 @@ impl OciApi {
         target: &OciRoute,
     ) -> Result<ApiResponse, OciError> {
         match target {
-            OciRoute::Base => Ok(ApiResponse::own(json("application/json", "{}".into()))),
+            OciRoute::Base => {
+                let mut response = json("application/json", "{}".into());
+                response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                Ok(ApiResponse::own(response))
+            }
             OciRoute::Token => self.token(request, peer),
             OciRoute::Manifest(service, reference) => self.manifest(request, service, reference).await,
             OciRoute::Blob(service, digest) => self.blob(request, service, digest).await,

@@ -22,6 +22,7 @@ impl OciApi {
     ) -> Result<ApiResponse, OciError> {
         let found = self.find(request, service, By::Tag, |_| true).await?;
         let found = found.ok_or_else(|| OciError::no_such_repository(service))?;
+        found.version.oci.as_ref().ok_or_else(|| OciError::no_form(service))?;
         let index = json!({ "schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [] });
         let mut response = json(INDEX_TYPE, index.to_string());
         let headers = response.headers_mut();

@@ -20,8 +20,10 @@ impl OciApi {
         // An edge that checks no credentials knows no end of one.
         let agent = self.reads.access.agent(request.headers(), peer).map_err(refused)?;
         let ends = agent.and_then(|agent| agent.valid_until);
-        let expires_in = ends.map(|ends| ends.saturating_sub(unix_seconds(SystemTime::now())));
-        let document = json!({ "token": token, "access_token": token, "expires_in": expires_in });
+        let mut document = json!({ "token": token, "access_token": token });
+        if let Some(ends) = ends {
+            document["expires_in"] = ends.saturating_sub(unix_seconds(SystemTime::now())).into();
+        }
         let mut response = json("application/json", document.to_string());
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(ApiResponse::own(response))

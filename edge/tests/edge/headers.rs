@@ -72,7 +72,7 @@ async fn the_headers_of_a_tarball_match_the_protocol() {
     for (name, expected) in [
         ("weir-digest", digest.to_string()),
         ("weir-generation", "7".to_owned()),
-        ("weir-commit", format!("{:040x}", 7)),
+        ("weir-commit", format!("c{:039x}", 7)),
         ("weir-revision", descriptor.publication().revision_id.to_string()),
         ("etag", format!("\"{digest}+zstd.{}\"", &object.hex()[..16])),
         ("content-type", "application/x-tar".to_owned()),

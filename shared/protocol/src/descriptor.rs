@@ -16,7 +16,7 @@ use crate::digest::{ObjectDigest, Sha256, TarballDigest};
 use crate::encoding::Encoding;
 use crate::envelope::{Envelope, PUBLICATION_TYPE};
 use crate::name::{RepositoryName, ServiceName};
-use crate::oci::{MAX_MANIFEST_BYTES, OciForm};
+use crate::oci::OciForm;
 use crate::part::Part;
 use crate::revision_id::RevisionId;
 use crate::source_version::SourceVersion;
@@ -170,7 +170,7 @@ fn known_representations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
 fn known_oci_form<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<OciForm>>, D::Error> {
     let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
     let form = raw.and_then(|raw| serde_json::from_str::<Box<OciForm>>(raw.get()).ok());
-    Ok(form.filter(|form| form.manifest.len() <= MAX_MANIFEST_BYTES && form.blobs.iter().all(|blob| blob.frames > 0)))
+    Ok(form.filter(|form| form.is_sound()))
 }
 
 /// A parsed descriptor with its bytes.
@@ -403,6 +403,9 @@ mod tests {
         assert_eq!(form.blob(&Sha256::of(b"other")), None);
         let later = String::from_utf8(written.bytes().to_vec()).unwrap().replace("\"blobs\":[", "\"blobs\":[1,");
         assert_eq!(Descriptor::parse(later.into()).unwrap().oci(), None);
+        let wrong = String::from_utf8(written.bytes().to_vec()).unwrap().replace("{\\\"a", "{\\\"b");
+        assert_ne!(wrong.as_bytes(), written.bytes());
+        assert_eq!(Descriptor::parse(wrong.into()).unwrap().oci(), None, "the manifest has another digest");
     }
 
     #[test]

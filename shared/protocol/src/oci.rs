@@ -72,6 +72,15 @@ impl OciForm {
         Self { media_type, sha256, manifest, blobs, is_upstream: false }
     }
 
+    /// Whether the manifest has the digest and the size that it should, and all types can stand in a header.
+    pub(crate) fn is_sound(&self) -> bool {
+        let types = self.blobs.iter().map(|blob| &blob.media_type).chain([&self.media_type]);
+        self.manifest.len() <= MAX_MANIFEST_BYTES
+            && self.sha256 == Sha256::of(self.manifest.as_bytes())
+            && self.blobs.iter().all(|blob| blob.frames > 0)
+            && types.into_iter().all(|media_type| media_type.bytes().all(|b| (b' '..=b'~').contains(&b)))
+    }
+
     /// The blob with this digest, if the manifest names it and it is stored.
     pub fn blob(&self, sha256: &Sha256) -> Option<&OciBlob> {
         self.blobs.iter().find(|blob| blob.sha256 == *sha256)
@@ -85,7 +94,9 @@ pub fn tags(revision_id: &RevisionId, version: Option<&SourceVersion>) -> Vec<St
     let commit = revision_id.commit();
     let parts = || revision_id.as_str().strip_prefix("parts:");
     let hash = commit.as_ref().map(|commit| commit.as_str()).or_else(parts);
-    let hash = hash.and_then(|hash| hash.get(..COMMIT_DIGITS)).map(str::to_owned);
+    // Without a letter it would be the highest of all versions to consumers that read versions loosely.
+    let is_no_number = |digits: &&str| !digits.bytes().all(|b| b.is_ascii_digit());
+    let hash = hash.and_then(|hash| hash.get(..COMMIT_DIGITS)).filter(is_no_number).map(str::to_owned);
     version.filter(|tag| is_tag(tag) && !is_reserved(tag)).into_iter().chain(hash).collect()
 }
 
@@ -127,6 +138,7 @@ mod tests {
             (format!("oci:sha256:{hash}"), Some("sha256-00.sig"), vec![]),
             (format!("oci:sha256:{hash}"), Some(".1"), vec![]),
             (format!("parts:{hash}"), None, vec!["abababababab"]),
+            (format!("sha1:{}", "7".repeat(40)), None, vec![]),
         ] {
             let source_version = version.map(|version| version.parse().unwrap());
             assert_eq!(

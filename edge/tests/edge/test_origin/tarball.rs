@@ -185,7 +185,7 @@ impl Tarball {
     }
 
     pub(crate) fn descriptor(&self, service: &str, generation: u64, revision: u64) -> Descriptor {
-        let commit = format!("{generation:040x}");
+        let commit = format!("c{generation:039x}");
         Descriptor::new(DescriptorFields {
             publication: Publication {
                 service: service.parse().unwrap(),
