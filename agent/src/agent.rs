@@ -259,6 +259,19 @@ impl Running {
     /// # Errors
     /// The configuration is invalid, or a file cannot be used. The old configuration stays in use.
     pub async fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
+        self.take(read).await
+    }
+
+    /// The same for a file that has changed, which nobody has confirmed by a signal.
+    ///
+    /// # Errors
+    /// Those of [`Running::reload`], or the file names too few of the services.
+    pub async fn reload_changed(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
+        let reloader = self.reloader.clone();
+        self.take(read.and_then(|config| reloader.user().check_removed(&config).map(|()| config))).await
+    }
+
+    async fn take(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
         let reloader = self.reloader.clone();
         let reload = move || {
             let outcome = reloader.apply(|reloader| reloader.apply(read?));

@@ -115,6 +115,9 @@ pub struct Config {
     pub admin_listen: Option<SocketAddr>,
     /// Access to `admin_listen`.
     pub admin: AdminConfig,
+    /// Read this file again when it changes, as SIGHUP does. A changed file that names more than a tenth of the services no
+    /// more needs the signal, because it may be cut off.
+    pub watch_config: bool,
     /// Required. URLs of edges: `https://host[:port]`. The agent uses the best; while that fails, the next one that works.
     pub edges: Vec<EdgeUrl>,
     /// Which of the edges is best.
@@ -226,6 +229,7 @@ impl Default for Config {
             name: host_name(),
             admin_listen: None,
             admin: AdminConfig::default(),
+            watch_config: false,
             edges: Vec::new(),
             edge_order: EdgeOrder::Spread,
             edge_retry_interval: Duration::from_secs(60),

@@ -10,6 +10,7 @@ use weir_agent::config::Config;
 use weir_agent::doctor::doctor;
 use weir_agent::pin_command::{rollback, unpin};
 use weir_runtime::arenas::limit_arenas;
+use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, shutdown, telemetry};
@@ -34,6 +35,7 @@ async fn main() -> ExitCode {
         return check(args);
     }
     limit_arenas();
+    let watch = ConfigWatch::new(args.settings.config.clone().unwrap_or_default());
     let config = match args.clone().into_config() {
         Ok(config) => config,
         Err(error) => return failure::invalid_in_log(PROGRAM, FATAL, error),
@@ -44,7 +46,7 @@ async fn main() -> ExitCode {
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     let result = match args.once {
         true => weir_agent::once(config, args.once_timeout).await.map_err(anyhow::Error::from),
-        false => run(config, &args).await,
+        false => run(config, &args, watch).await,
     };
     failure::exit_code_in_log(PROGRAM, FATAL, result)
 }
@@ -81,10 +83,11 @@ fn report(result: anyhow::Result<String>) -> ExitCode {
     failure::exit_code(PROGRAM, result.map(|done| println!("{done}")))
 }
 
-async fn run(config: Config, args: &Args) -> anyhow::Result<()> {
+async fn run(config: Config, args: &Args, watch: ConfigWatch) -> anyhow::Result<()> {
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     let (name, root) = (config.name.clone(), config.root.clone());
+    let mut watch = watch.when(config.watch_config);
     let running = weir_agent::start(config).await?;
     tracing::info!(
         agent = %name,
@@ -95,10 +98,15 @@ async fn run(config: Config, args: &Args) -> anyhow::Result<()> {
     );
     let mut stop = pin!(shutdown::requested());
     loop {
+        let read = || args.clone().into_config().map_err(Into::into);
+        // The result is logged and counted.
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            // The result is logged and counted.
-            Some(()) = hangups.recv() => drop(running.reload(args.clone().into_config().map_err(Into::into)).await),
+            Some(()) = hangups.recv() => {
+                watch.was_read().await;
+                drop(running.reload(read()).await);
+            }
+            () = watch.changed() => drop(running.reload_changed(read()).await),
         }
     }
     tracing::info!("draining");

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use weir_runtime::config::changed_keys;
+use weir_runtime::config_watch::check_removed;
 use weir_runtime::file_watch::Reload;
 use weir_runtime::last_reload::LastReload;
 use weir_runtime::tls;
@@ -59,6 +60,13 @@ impl Reloader {
         }
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
+    }
+
+    /// # Errors
+    /// Too many of the services that are followed are missing in a changed file.
+    pub(crate) fn check_removed(&self, changed: &Config) -> anyhow::Result<()> {
+        let names = |config: &Config| config.services.iter().map(|service| service.name.clone()).collect();
+        Ok(check_removed("services", &names(&self.config()), &names(changed))?)
     }
 
     fn config(&self) -> Config {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::{Config, check};
+use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, shutdown, telemetry};
 
@@ -49,11 +50,12 @@ async fn main() -> ExitCode {
     if check_config {
         return check(&file);
     }
+    let watch = ConfigWatch::new(&file);
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => return failure::invalid_in_log(PROGRAM, LogFormat::of_role(), error),
     };
-    failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file).await)
+    failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file, watch).await)
 }
 
 fn check(file: &Path) -> ExitCode {
@@ -64,12 +66,13 @@ fn check(file: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
+async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<()> {
     telemetry::init_logs("info", LogFormat::of_role())?;
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     let (name, drain_deadline) = (config.name(), config.drain_deadline);
+    let mut watch = watch.when(config.watch_config);
     let edge = weir_edge::start(config).await?;
     tracing::info!(
         %name, address = %edge.address(), admin = edge.admin_address().map(tracing::field::display),
@@ -79,9 +82,11 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            // The result is logged and counted.
-            Some(()) = hangups.recv() => drop(edge.reload(Config::load(file).map_err(Into::into)).await),
+            Some(()) = hangups.recv() => watch.was_read().await,
+            () = watch.changed() => {}
         }
+        // The result is logged and counted.
+        drop(edge.reload(Config::load(file).map_err(Into::into)).await);
     }
     tracing::info!(%name, "draining");
     let clean = edge.drain(drain_deadline).await;

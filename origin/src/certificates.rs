@@ -242,7 +242,8 @@ impl CertificateUsers {
         Ok(())
     }
 
-    fn config(&self) -> Config {
+    /// The configuration that applies.
+    pub(crate) fn config(&self) -> Config {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_origin::config::Config;
 use weir_runtime::arenas::limit_arenas;
+use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
@@ -76,11 +77,12 @@ async fn main() -> ExitCode {
         return check(&file).await;
     }
     limit_arenas();
+    let watch = ConfigWatch::new(&file);
     let config = match Config::load(&file) {
         Ok(config) => Config { lower_generations: arguments.lower_generations, ..config },
         Err(error) => return failure::invalid_in_log(PROGRAM, LogFormat::of_role(), error),
     };
-    failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file).await)
+    failure::exit_code_in_log(PROGRAM, LogFormat::of_role(), run(config, &file, watch).await)
 }
 
 async fn check(file: &Path) -> ExitCode {
@@ -91,12 +93,13 @@ async fn check(file: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
+async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<()> {
     telemetry::init_logs("info", LogFormat::of_role())?;
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let name = config.name.clone();
+    let mut watch = watch.when(config.watch_config);
     let mut stop = pin!(shutdown::requested());
     // It may wait for the store.
     let running = tokio::select! {
@@ -108,10 +111,14 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     let webhooks = running.webhook_address().map(|address| address.to_string());
     tracing::info!(%name, listen = %running.address(), admin, operators, webhooks, "the origin is running");
     loop {
+        // The result is logged.
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            // The result is logged.
-            Some(()) = hangups.recv() => drop(running.reload_file(file).await),
+            Some(()) = hangups.recv() => {
+                watch.was_read().await;
+                drop(running.reload_file(file).await);
+            }
+            () = watch.changed() => drop(running.reload_changed_file(file).await),
         }
     }
     tracing::info!("draining");

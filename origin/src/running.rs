@@ -13,6 +13,7 @@ use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::Signer;
 use weir_runtime::config::changed_keys;
+use weir_runtime::config_watch::{TooManyRemoved, check_removed as removed};
 use weir_runtime::directory_lock::Released;
 use weir_runtime::file_watch::WatchedFiles;
 use weir_runtime::last_reload::LastReload;
@@ -33,6 +34,9 @@ use crate::versions::Versions;
 
 /// The longest wait at shutdown for threads that were signalled to stop.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Whether a file may replace the one that applies.
+type Check = fn(&Config, &Config) -> Result<(), TooManyRemoved>;
 
 /// A running origin.
 pub struct Running {
@@ -122,7 +126,19 @@ impl Running {
     /// # Errors
     /// The file or a certificate cannot be read or is invalid, or the origin is stopping. Nothing is changed then.
     pub async fn reload_file(&self, file: &Path) -> anyhow::Result<()> {
-        let outcome = self.take_file(file).await;
+        self.reload(file, |_, _| Ok(())).await
+    }
+
+    /// The same for a file that has changed, which nobody has confirmed by a signal.
+    ///
+    /// # Errors
+    /// Those of [`Running::reload_file`], or the file defines too few of the repositories or services.
+    pub async fn reload_changed_file(&self, file: &Path) -> anyhow::Result<()> {
+        self.reload(file, check_removed).await
+    }
+
+    async fn reload(&self, file: &Path, check: Check) -> anyhow::Result<()> {
+        let outcome = self.take_file(file, check).await;
         let result = if outcome.is_ok() { "applied" } else { "refused" };
         self.metrics.reloads.with_label_values(&[result]).inc();
         self.last_reload.by_signal(&outcome);
@@ -139,7 +155,7 @@ impl Running {
         outcome
     }
 
-    async fn take_file(&self, file: &Path) -> anyhow::Result<()> {
+    async fn take_file(&self, file: &Path, check: Check) -> anyhow::Result<()> {
         let (file, operator_listen) = (file.to_owned(), self.config.operator_listen);
         let read = move || -> anyhow::Result<_> {
             let now = Config::load(&file)?;
@@ -149,6 +165,7 @@ impl Running {
             Ok(now)
         };
         let now = spawn_blocking(read).await??;
+        check(&self.certificates.user().config(), &now)?;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
@@ -200,4 +217,12 @@ impl Running {
     fn into_released(self) -> Released {
         self.released
     }
+}
+
+/// Refuses a file that may be cut off.
+fn check_removed(applied: &Config, now: &Config) -> Result<(), TooManyRemoved> {
+    let repositories = |config: &Config| config.repositories.iter().map(|repository| repository.name.clone()).collect();
+    removed("repositories", &repositories(applied), &repositories(now))?;
+    let services = |config: &Config| config.services.iter().map(|service| service.name.clone()).collect();
+    removed("services", &services(applied), &services(now))
 }

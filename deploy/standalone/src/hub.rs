@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::output::print;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry;
@@ -61,11 +62,13 @@ pub(crate) fn run(arguments: &HubArguments) -> anyhow::Result<()> {
 async fn serve(HubArguments { origin: file, edge: edge_file, .. }: &HubArguments) -> anyhow::Result<()> {
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
+    let (watch, edge_watch) = (ConfigWatch::new(file), ConfigWatch::new(edge_file));
     let origin = weir_origin::config::Config::load(file)?;
     let edge = weir_edge::Config::load(edge_file)?;
     origin.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     weir_edge::check::warnings(&edge).iter().for_each(|warning| tracing::warn!("{warning}"));
     let (name, drain_deadline) = (edge.name(), edge.drain_deadline);
+    let (mut watch, mut edge_watch) = (watch.when(origin.watch_config), edge_watch.when(edge.watch_config));
     let mut stop = pin!(shutdown::requested());
     // It may wait for the store.
     let origin = tokio::select! {
@@ -80,14 +83,17 @@ async fn serve(HubArguments { origin: file, edge: edge_file, .. }: &HubArguments
         }
     };
     tracing::info!(%name, origin = %origin.address(), edge = %edge.address(), "the hub is running");
+    let edge_config = || weir_edge::Config::load(edge_file).map_err(Into::into);
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
             // The results are logged.
             Some(()) = hangups.recv() => {
-                let config = weir_edge::Config::load(edge_file).map_err(Into::into);
-                drop(tokio::join!(origin.reload_file(file), edge.reload(config)));
+                tokio::join!(watch.was_read(), edge_watch.was_read());
+                drop(tokio::join!(origin.reload_file(file), edge.reload(edge_config())));
             }
+            () = watch.changed() => drop(origin.reload_changed_file(file).await),
+            () = edge_watch.changed() => drop(edge.reload(edge_config()).await),
         }
     }
     tracing::info!(%name, "draining");

@@ -60,6 +60,9 @@ pub struct Config {
     /// Access to `admin_listen`.
     #[serde(default)]
     pub admin: AdminConfig,
+    /// Read this file again when it changes, as SIGHUP does.
+    #[serde(default)]
+    pub watch_config: bool,
     /// How long a drain may take before open responses are reset.
     #[serde(default = "default_drain_deadline", with = "duration")]
     pub drain_deadline: Duration,
@@ -124,6 +127,7 @@ impl Config {
             listen,
             admin_listen: None,
             admin: AdminConfig::default(),
+            watch_config: false,
             drain_deadline: default_drain_deadline(),
             trust_domain: TrustDomain::default(),
             tls,

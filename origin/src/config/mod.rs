@@ -76,6 +76,10 @@ pub struct Config {
     /// Access to `admin_listen`.
     #[serde(default)]
     pub admin: AdminConfig,
+    /// Read this file again when it changes, as SIGHUP does. A changed file that defines more than a tenth of the repositories
+    /// or of the services no more needs the signal, because it may be cut off.
+    #[serde(default)]
+    pub watch_config: bool,
     /// Directory of records, objects and mirrors. One process at a time uses it.
     pub data_dir: PathBuf,
     /// The SPIFFE trust domain of certificates: roles are proved by `spiffe://<trust_domain>/<role>/<name>`.
@@ -167,6 +171,7 @@ impl Config {
             webhook_listen: None,
             admin_listen: None,
             admin: AdminConfig::default(),
+            watch_config: false,
             data_dir: data_dir.into(),
             trust_domain: TrustDomain::default(),
             tls,

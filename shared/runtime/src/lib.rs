@@ -9,6 +9,7 @@ pub mod bounds;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod config;
+pub mod config_watch;
 pub mod cross_site;
 mod delegate;
 pub mod directory_lock;
