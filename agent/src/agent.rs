@@ -106,13 +106,13 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     if let Some(monitor) = composition.monitor.clone() {
         composition.drain.spawn(supervise(monitor, composition.drain.clone()));
     }
+    let admin = admin(&composition, registry.clone(), services.clone(), reloader.user().last_reload.clone())?;
+    admin.listen_in(&composition.config.root);
     let admin_address = match composition.config.admin_listen {
         None => None,
         Some(listen) => {
             process_metrics::register(&registry)?;
             let http_metrics = HttpMetrics::register(&registry)?;
-            let last_reload = reloader.user().last_reload.clone();
-            let admin = admin(&composition, registry.clone(), services.clone(), last_reload)?;
             match admin.start(listen, &http_metrics).await {
                 Ok(address) => Some(address),
                 Err(error) => {

@@ -71,6 +71,22 @@ pub enum Command {
     Rollback(RollbackArgs),
     /// Let a service follow its edges again
     Unpin(UnpinArgs),
+    /// Show what the running agent says of itself
+    ///
+    /// It asks the agent through a socket in `root`, so it needs no admin listener, no token and no other program:
+    /// `kubectl exec POD -- weir-agent status`. Exit code 0: it is ready. 1: it is not. 2: no agent answers.
+    Status(StatusArgs),
+}
+
+/// The arguments of `status`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StatusArgs {
+    /// The configuration of the agent.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Print the document of /status as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The arguments of `doctor`.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 use weir_agent::check;
-use weir_agent::command_line::{Args, Command, DoctorArgs};
+use weir_agent::command_line::{Args, Command, DoctorArgs, StatusArgs};
 use weir_agent::config::Config;
 use weir_agent::doctor::doctor;
 use weir_agent::pin_command::{rollback, unpin};
@@ -13,7 +13,7 @@ use weir_runtime::arenas::limit_arenas;
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 use weir_runtime::telemetry::LogFormat;
-use weir_runtime::{failure, shutdown, telemetry};
+use weir_runtime::{failure, shutdown, status_command, telemetry};
 
 const PROGRAM: &str = "weir-agent";
 
@@ -29,6 +29,7 @@ async fn main() -> ExitCode {
         Some(Command::Doctor(args)) => return examine(args).await,
         Some(Command::Rollback(args)) => return report(rollback(args)),
         Some(Command::Unpin(args)) => return report(unpin(args)),
+        Some(Command::Status(args)) => return status(args).await,
         None => {}
     }
     if args.check_config {
@@ -62,6 +63,13 @@ fn check(args: Args) -> ExitCode {
     }
     println!("configuration ok");
     ExitCode::SUCCESS
+}
+
+async fn status(args: StatusArgs) -> ExitCode {
+    match args.settings.merged() {
+        Ok(config) => status_command::run(PROGRAM, &config.root, args.json).await,
+        Err(error) => failure::invalid(PROGRAM, error),
+    }
 }
 
 /// 0: no check failed. 1: one did. 2: the configuration is invalid.

@@ -230,10 +230,12 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let quic = QuicOptions { reset_key: reset_key::of(&config.cache.dir), ..QuicOptions::default() };
     let address = listen(config.listen, &reloader.user().tls(), &quic, listener, &agents, drain).await?;
     // Started last: a ready edge accepts agents.
+    let admin = admin(&config, &status, &registry, drain)?;
+    admin.listen_in(&config.cache.dir);
     let admin_address = match config.admin_listen {
-        Some(admin) => {
-            let operators = operator_api(admin, &config, &status, &registry, drain)?;
-            Some(operators.start(admin, config.admin.tls.then(|| reloader.user().tls()), &http_metrics, drain).await?)
+        Some(listen) => {
+            let operators = OperatorApi::new(listen, &config.admin, admin, status.clone())?;
+            Some(operators.start(listen, config.admin.tls.then(|| reloader.user().tls()), &http_metrics, drain).await?)
         }
         None => None,
     };
@@ -286,22 +288,15 @@ fn peer_api(
     Ok(Some(PeerApi::new(config.name(), lookup, cache, events, heartbeats.clone(), reports, metrics)))
 }
 
-fn operator_api(
-    listen: SocketAddr,
-    config: &Config,
-    status: &Arc<Status>,
-    registry: &Registry,
-    drain: &Drain,
-) -> anyhow::Result<OperatorApi> {
+fn admin(config: &Config, status: &Arc<Status>, registry: &Registry, drain: &Drain) -> anyhow::Result<Admin> {
     let (ready, shown) = (status.clone(), status.clone());
-    let admin = Admin {
+    Ok(Admin {
         registry: registry.clone(),
         ready: Arc::new(move || ready.readiness()),
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         metrics_token: metrics_token(config.admin.metrics_token_file.as_deref())?,
         drain: drain.clone(),
-    };
-    OperatorApi::new(listen, &config.admin, admin, status.clone())
+    })
 }
 
 /// Binds TCP and UDP on the same port and serves both.

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::{Config, check};
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::telemetry::LogFormat;
-use weir_runtime::{failure, shutdown, telemetry};
+use weir_runtime::{failure, shutdown, status_command, telemetry};
 
 /// A poll is a few dozen small allocations: with this allocator it costs a tenth less.
 #[global_allocator]
@@ -20,22 +20,41 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// It answers polls from a durable catalog of services and serves tarballs from a bounded cache of verified objects. A missing
 /// object is fetched from an origin once, however many clients wait for it.
 #[derive(Parser)]
-#[command(version, after_long_help = EXAMPLES)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_long_help = EXAMPLES)]
 struct Arguments {
     /// The configuration file (edge.toml); relative paths in it are relative to its folder
-    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
     /// Check the configuration and the files that it names, and exit
     ///
     /// Exit code 0: an edge can start, unless another program uses its ports or its directory. 2: every error is printed.
     #[arg(long)]
     check_config: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show what the running process says of itself
+    ///
+    /// It asks the process through a socket in the folder of its cache, so it needs no admin listener, no token and no other
+    /// program: `kubectl exec POD -- weir-edge status`. Exit code 0: it is ready. 1: it is not. 2: no process answers.
+    Status {
+        /// The configuration of the process
+        #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
+        config: PathBuf,
+        /// Print the document of /status as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 const EXAMPLES: &str = "\
 Examples:
   weir-edge --config edge.toml
   weir-edge --config edge.toml --check-config
+  weir-edge status --config edge.toml
 
 SIGTERM drains: requests in flight are finished. Changed certificates and keys are reloaded within
 seconds, on SIGHUP at once, without closing connections. SIGHUP also reads the configuration: keys and
@@ -46,7 +65,14 @@ const PROGRAM: &str = "weir-edge";
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Arguments { config: file, check_config } = Arguments::parse();
+    let Arguments { config: file, check_config, command } = Arguments::parse();
+    if let Some(Command::Status { config, json }) = command {
+        return match Config::read(&config) {
+            Ok(config) => status_command::run(PROGRAM, &config.cache.dir, json).await,
+            Err(error) => failure::invalid(PROGRAM, error),
+        };
+    }
+    let file = file.unwrap_or_default();
     if check_config {
         return check(&file);
     }

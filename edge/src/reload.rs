@@ -62,8 +62,8 @@ fn authorities_end(config: &Config) -> Result<Vec<(&'static str, SystemTime)>, T
 metric_families! {
     /// The families of reloading.
     pub(crate) struct ReloadMetrics {
-        /// Reloads of certificates and keys, when they changed, and of the configuration, by SIGHUP or when its file changed. `refused`: nothing has
-        /// changed; the log has the reason. Files that cannot be used are retried and counted once.
+        /// Reloads of certificates and keys, when they changed, and of the configuration, by SIGHUP or when its file changed.
+        /// `refused`: nothing has changed; the log has the reason. Files that cannot be used are retried and counted once.
         reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
         /// 1 from a reload that was refused until one works. `/readyz` has the reason.
         reload_refused: IntGauge = "weir_edge_reload_refused";

@@ -66,7 +66,8 @@ metric_families! {
             edit: ["put_repository", "delete_repository", "put_service", "delete_service"],
             result: ["created", "changed", "unchanged", "deleted", "refused", "failed"]
         };
-        /// Reloads by SIGHUP, of a changed configuration file, and of changed certificates and keys. `refused`: nothing has changed; the log has the reason.
+        /// Reloads by SIGHUP, of a changed configuration file, and of changed certificates and keys. `refused`: nothing has
+        /// changed; the log has the reason.
         /// Files that cannot be used are retried and counted once.
         pub(crate) reloads: IntCounterVec = "weir_origin_reloads_total" { result: ["applied", "refused"] };
         /// 1 from a reload that was refused until one works. `/readyz` has the reason.

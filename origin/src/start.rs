@@ -223,8 +223,10 @@ async fn listen_for_admins(
     drain: &Drain,
 ) -> anyhow::Result<Option<SocketAddr>> {
     let token = admin::metrics_token(config.admin.metrics_token_file.as_deref()).context("[admin]")?;
+    let admin = starting.admin(registry.clone(), token, drain);
+    admin.listen_in(&config.data_dir);
     let Some(listen) = config.admin_listen else { return Ok(None) };
-    starting.admin(registry.clone(), token, drain).start(listen, http).await.map(Some)
+    admin.start(listen, http).await.map(Some)
 }
 
 /// Prepares the membership of a cluster. `None`: this origin is the only one.

@@ -166,7 +166,8 @@ metric_families! {
         /// before, if nothing renews it.
         pub(crate) credential_not_after: IntGaugeVec = "weir_agent_credential_not_after_timestamp_seconds"
             { credential: ["certificate", "token", "authority"] };
-        /// Reloads by SIGHUP, of a changed configuration file, and of changed certificates and keys. `refused`: nothing has changed; the log has the reason.
+        /// Reloads by SIGHUP, of a changed configuration file, and of changed certificates and keys. `refused`: nothing has
+        /// changed; the log has the reason.
         /// Files that cannot be used are retried and counted once.
         pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
         /// 1 from a reload that was refused until one works. `/readyz` has the reason.

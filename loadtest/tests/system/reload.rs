@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use weir_loadtest::processes::until;
+use weir_loadtest::processes::{binary, until};
 use weir_loadtest::scrape::Metrics;
 use weir_runtime::certificates;
 
@@ -92,6 +92,8 @@ async fn processes_that_watch_their_files_need_no_signal_unless_much_is_gone() -
         site.until_counter(node, &format!("weir_{role}_reloads_total"), &["result=\"refused\""], 0.0).await?;
         assert!(node.log().contains("1 of 2 services"), "{}", node.log());
         assert_eq!(Metrics::read(node.admin()).await?.sum(&format!("weir_{role}_reload_refused"), &[]), 1.0);
+        let (code, text) = status(&site, role)?;
+        assert!(code == Some(0) && text.starts_with("ready, but degraded\n") && text.contains("1 of 2 services"), "{text}");
     }
     // A signal confirms it.
     for (node, role) in [(&site.origin, "origin"), (&site.agent, "agent")] {
@@ -102,5 +104,16 @@ async fn processes_that_watch_their_files_need_no_signal_unless_much_is_gone() -
         })
         .await?;
     }
+    let (code, text) = status(&site, "edge")?;
+    assert!(code == Some(0) && text.starts_with("ready\nrole: edge\nname: edge-1\n"), "{text}");
+    site.edge.terminate().await?;
+    assert_eq!(status(&site, "edge")?.0, Some(2), "nobody answers");
     Ok(())
+}
+
+/// `status` of a role's program: its exit code and what it prints.
+fn status(site: &Site, role: &str) -> anyhow::Result<(Option<i32>, String)> {
+    let mut command = std::process::Command::new(binary(&format!("weir-{role}"))?);
+    let output = command.arg("status").arg("--config").arg(site.path(&format!("{role}.toml"))).output()?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?))
 }

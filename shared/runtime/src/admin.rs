@@ -2,6 +2,7 @@
 //! `/status`.
 
 mod config;
+mod local;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 
 pub use self::config::AdminConfig;
+pub use self::local::{NotAnswered, status_in};
 use super::cross_site;
 use super::operator_token::{NotAdmitted, OperatorToken, TokenError};
 use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};

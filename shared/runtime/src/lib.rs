@@ -31,6 +31,7 @@ pub mod process_metrics;
 pub mod secret_file;
 pub mod serve;
 pub mod shutdown;
+pub mod status_command;
 pub mod telemetry;
 pub mod tls;
 pub mod udp;

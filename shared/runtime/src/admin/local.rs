@@ -1,0 +1,91 @@
+//! The status over a Unix socket in a role's own folder, for who may look into it: `weir-edge status` in an image without a
+//! shell, and where there is no admin listener.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::spawn_blocking;
+
+use super::Admin;
+
+/// The socket's name in the folder.
+const NAME: &str = "status.sock";
+
+/// How long an answer may take, at either end.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the listener pauses after an `accept` that failed, most often because no file descriptor is left.
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Admin {
+    /// Writes the document of `/status` to each who connects to the socket in `folder`, which this process has locked, one
+    /// after the other, until the drain has ended. Without the socket the role works on, and says why.
+    pub fn listen_in(&self, folder: &Path) {
+        let path = folder.join(NAME);
+        let listener = match bind(&path) {
+            Ok(listener) => listener,
+            Err(error) => {
+                return tracing::warn!(socket = %path.display(), %error, "`status` cannot ask this process");
+            }
+        };
+        let (admin, drain) = (self.clone(), self.drain.clone());
+        drain.last().spawn(async move {
+            loop {
+                let stream = tokio::select! { accepted = listener.accept() => accepted, () = drain.last().begun() => break };
+                match stream {
+                    // Whoever takes nothing is left after the time.
+                    Ok((stream, _)) => drop(tokio::time::timeout(TIMEOUT, answer(&admin, stream)).await),
+                    Err(_) => tokio::time::sleep(PAUSE).await,
+                }
+            }
+            let _ = std::fs::remove_file(path);
+        });
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    // That of a process that was killed. The folder is locked, so nobody listens.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+    Ok(listener)
+}
+
+async fn answer(admin: &Admin, mut stream: UnixStream) -> io::Result<()> {
+    let status = admin.status.clone();
+    let document = spawn_blocking(move || status("").unwrap_or_else(Value::String)).await.map_err(io::Error::other)?;
+    stream.write_all(&serde_json::to_vec(&document)?).await?;
+    stream.shutdown().await
+}
+
+/// Why a process does not say how it is.
+#[derive(Debug, thiserror::Error)]
+#[error("no process answers at {}: {cause}. It must run with this configuration, and be asked by its own user or by root", socket.display())]
+pub struct NotAnswered {
+    socket: PathBuf,
+    cause: io::Error,
+}
+
+/// The document of `/status` of the process that uses a folder.
+///
+/// # Errors
+/// No process listens there, or it does not answer in ten seconds.
+pub async fn status_in(folder: &Path) -> Result<Value, NotAnswered> {
+    let socket = folder.join(NAME);
+    let asked = async {
+        let (mut stream, mut document) = (UnixStream::connect(&socket).await?, Vec::new());
+        stream.read_to_end(&mut document).await?;
+        Ok(serde_json::from_slice(&document)?)
+    };
+    let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "it did not answer in 10 s");
+    let answered = tokio::time::timeout(TIMEOUT, asked).await.map_err(timeout).and_then(|answered| answered);
+    answered.map_err(|cause| NotAnswered { socket, cause })
+}
