@@ -288,7 +288,7 @@ impl Config {
     /// Reads a file without validating it, because flags may still override it.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = config::read(path)?;
-        let base = config::base_dir(path);
+        let base = &config::base_dir(path);
         let Self { ca, root, client_certificate, client_key, token_file, admin, trust, services, .. } = &mut config;
         let pinned = trust.iter_mut().map(|entry| &mut entry.keys);
         let optional = [client_certificate, client_key, token_file, &mut admin.metrics_token_file]

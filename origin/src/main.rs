@@ -84,10 +84,12 @@ async fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Check(arguments)) => return check_command::run(&arguments).await,
         Some(Command::Keys(arguments)) => return failure::exit_code(PROGRAM, keys_command::run(arguments)),
-        Some(Command::Status(StatusArguments { config, json })) => return match Config::read(&config) {
-            Ok(config) => status_command::run(PROGRAM, &config.data_dir, json).await,
-            Err(error) => failure::invalid(PROGRAM, error),
-        },
+        Some(Command::Status(StatusArguments { config, json })) => {
+            return match Config::read(&config) {
+                Ok(config) => status_command::run(PROGRAM, &config.data_dir, json).await,
+                Err(error) => failure::invalid(PROGRAM, error),
+            };
+        }
         Some(Command::Verify(arguments)) => return verify_command::run(&arguments).await,
         None => {}
     }

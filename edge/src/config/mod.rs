@@ -165,7 +165,7 @@ impl Config {
     /// The file cannot be read, or a key is unknown or has a wrong value.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = read(path)?;
-        let base = base_dir(path);
+        let base = &base_dir(path);
         let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
         paths.extend(&mut config.admin.operator_token_file);
         paths.extend(&mut config.admin.metrics_token_file);

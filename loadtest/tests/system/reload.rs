@@ -1,6 +1,7 @@
 //! A real edge gets SIGHUP while a real agent polls it; and no process gets one, because they watch their files.
 
 use std::fs;
+use std::path::Path;
 
 use weir_loadtest::processes::{binary, until};
 use weir_loadtest::scrape::Metrics;
@@ -93,7 +94,10 @@ async fn processes_that_watch_their_files_need_no_signal_unless_much_is_gone() -
         assert!(node.log().contains("1 of 2 services"), "{}", node.log());
         assert_eq!(Metrics::read(node.admin()).await?.sum(&format!("weir_{role}_reload_refused"), &[]), 1.0);
         let (code, text) = status(&site, role)?;
-        assert!(code == Some(0) && text.starts_with("ready, but degraded\n") && text.contains("1 of 2 services"), "{text}");
+        assert!(
+            code == Some(0) && text.starts_with("ready, but degraded\n") && text.contains("1 of 2 services"),
+            "{text}"
+        );
     }
     // A signal confirms it.
     for (node, role) in [(&site.origin, "origin"), (&site.agent, "agent")] {
@@ -106,6 +110,15 @@ async fn processes_that_watch_their_files_need_no_signal_unless_much_is_gone() -
     }
     let (code, text) = status(&site, "edge")?;
     assert!(code == Some(0) && text.starts_with("ready\nrole: edge\nname: edge-1\n"), "{text}");
+    // As in a ConfigMap, which holds nothing but the file.
+    fs::create_dir(site.path("config"))?;
+    fs::copy(site.path("edge.toml"), site.path("config/edge.toml"))?;
+    let elsewhere = |base: &Path| {
+        let mut command = std::process::Command::new(binary("weir-edge")?);
+        command.arg("status").arg("--config").arg(site.path("config/edge.toml")).env("WEIR_BASE_DIR", base);
+        anyhow::Ok(command.output()?.status.code())
+    };
+    assert_eq!((elsewhere(&site.path(""))?, elsewhere(&site.path("config"))?), (Some(0), Some(2)));
     site.edge.terminate().await?;
     assert_eq!(status(&site, "edge")?.0, Some(2), "nobody answers");
     Ok(())

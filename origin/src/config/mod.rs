@@ -219,7 +219,7 @@ impl Config {
             }
             (read.operator_api, read.has_former_operator) = (former, true);
         }
-        let base = config::base_dir(path);
+        let base = &config::base_dir(path);
         let tls = &mut read.tls;
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
         let paths = own.into_iter().chain(read.access.paths()).chain(read.operator_api.paths());

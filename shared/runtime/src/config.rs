@@ -212,11 +212,19 @@ pub fn is_or_is_below(key: &str, section: &str) -> bool {
     key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The directory of a configuration file, to which its relative paths are relative.
-pub fn base_dir(config_file: &Path) -> &Path {
+/// The environment variable with the folder that relative paths of a configuration are relative to, if it is not that of the
+/// file: a ConfigMap that is mounted as a folder can hold no other mounts.
+pub const BASE_DIR: &str = "WEIR_BASE_DIR";
+
+/// The folder that relative paths of a configuration file are relative to: its own, or that of [`BASE_DIR`].
+pub fn base_dir(config_file: &Path) -> PathBuf {
+    std::env::var_os(BASE_DIR).map_or_else(|| own_dir(config_file), PathBuf::from)
+}
+
+fn own_dir(config_file: &Path) -> PathBuf {
     match config_file.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
     }
 }
 
@@ -473,11 +481,11 @@ mod tests {
     #[test]
     fn paths_are_relative_to_the_file() {
         let mut path = PathBuf::from("ca.pem");
-        resolve(base_dir(Path::new("/etc/weir/edge.toml")), &mut path);
+        resolve(&own_dir(Path::new("/etc/weir/edge.toml")), &mut path);
         assert_eq!(path, Path::new("/etc/weir/ca.pem"));
         resolve(Path::new("/other"), &mut path);
         assert_eq!(path, Path::new("/etc/weir/ca.pem"));
-        assert_eq!(base_dir(Path::new("edge.toml")), Path::new("."));
+        assert_eq!(own_dir(Path::new("edge.toml")), Path::new("."));
     }
 
     #[test]

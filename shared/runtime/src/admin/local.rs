@@ -33,10 +33,10 @@ impl Admin {
                 return tracing::warn!(socket = %path.display(), %error, "`status` cannot ask this process");
             }
         };
-        let (admin, drain) = (self.clone(), self.drain.clone());
-        drain.last().spawn(async move {
+        let (admin, drain) = (self.clone(), self.drain.last().clone());
+        self.drain.last().spawn(async move {
             loop {
-                let stream = tokio::select! { accepted = listener.accept() => accepted, () = drain.last().begun() => break };
+                let stream = tokio::select! { accepted = listener.accept() => accepted, () = drain.begun() => break };
                 match stream {
                     // Whoever takes nothing is left after the time.
                     Ok((stream, _)) => drop(tokio::time::timeout(TIMEOUT, answer(&admin, stream)).await),
