@@ -148,7 +148,7 @@ async fn cluster(charts: &Repository) -> anyhow::Result<Cluster> {
     let repository: RepositoryConfig = serde_json::from_value(serde_json::json!({
         "name": "charts", "kind": "helm", "url": format!("http://{}", charts.address),
         "poll_interval": "1s", "min_poll_interval": "0s",
-        "verify": { "pgp_keyring": charts.dir.path().join("keyring.gpg") },
+        "verify": { "pgp_keyring": charts.dir.path().join("keyring.gpg") }, "oci": true,
     }))?;
     let services = vec![service("shop")?, service("other")?];
     Cluster::start(Plan { repositories: vec![repository], services, agents: 1, ..Plan::default() }).await
@@ -217,6 +217,14 @@ async fn a_chart_is_followed_to_an_agent_and_its_repository_may_be_down() -> any
     })
     .await?;
     ensure!(agent.drain(Duration::from_secs(10)).await, "the agent does not drain");
+
+    // And helm pulls it from the edge, byte for byte.
+    let (edge, ca) = (format!("oci://{}/weir/shop", cluster.edges[0].address()), cluster.ca().display().to_string());
+    charts.helm(&["pull", &edge, "--version", "1.1.0", "--prov", "--ca-file", &ca])?;
+    for file in ["shop-1.1.0.tgz", "shop-1.1.0.tgz.prov"] {
+        let (pulled, published) = (charts.dir.path().join(file), charts.published().join(file));
+        assert!(fs::read(pulled)? == fs::read(published)?, "{file}");
+    }
     Ok(())
 }
 

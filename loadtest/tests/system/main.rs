@@ -26,6 +26,7 @@ mod operators;
 mod outages;
 mod polls;
 mod push;
+mod registry_clients;
 mod reload;
 mod request_ids;
 mod rolling_restart;
