@@ -107,7 +107,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         composition.drain.spawn(supervise(monitor, composition.drain.clone()));
     }
     let admin = admin(&composition, registry.clone(), services.clone(), reloader.user().last_reload.clone())?;
-    admin.listen_in(&composition.config.root);
+    admin.listen_at(&composition.config.status_socket());
     let admin_address = match composition.config.admin_listen {
         None => None,
         Some(listen) => {

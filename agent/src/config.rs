@@ -320,6 +320,11 @@ impl Config {
         self.services.iter().filter(move |_| is_listed).filter_map(ServiceConfig::service)
     }
 
+    /// The socket of `status`, in the root, which several agents may share.
+    pub fn status_socket(&self) -> PathBuf {
+        self.root.join(format!(".status-{}.sock", self.name))
+    }
+
     /// Whether edges say which services there are.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.list == ServiceList::Assigned || self.services.iter().any(|entry| entry.service().is_none())

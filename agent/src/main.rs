@@ -67,7 +67,7 @@ fn check(args: Args) -> ExitCode {
 
 async fn status(args: StatusArgs) -> ExitCode {
     match args.settings.merged() {
-        Ok(config) => status_command::run(PROGRAM, &config.root, args.json).await,
+        Ok(config) => status_command::run(PROGRAM, &config.status_socket(), args.json).await,
         Err(error) => failure::invalid(PROGRAM, error),
     }
 }

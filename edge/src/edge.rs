@@ -9,7 +9,7 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use weir_cache::Cache;
 use weir_cache::clock::Clock;
-use weir_runtime::admin::{Admin, metrics_token};
+use weir_runtime::admin::{Admin, STATUS_SOCKET, metrics_token};
 use weir_runtime::bounds;
 use weir_runtime::directory_lock::{DirectoryLock, Released};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
@@ -231,7 +231,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let address = listen(config.listen, &reloader.user().tls(), &quic, listener, &agents, drain).await?;
     // Started last: a ready edge accepts agents.
     let admin = admin(&config, &status, &registry, drain)?;
-    admin.listen_in(&config.cache.dir);
+    admin.listen_at(&config.cache.dir.join(STATUS_SOCKET));
     let admin_address = match config.admin_listen {
         Some(listen) => {
             let operators = OperatorApi::new(listen, &config.admin, admin, status.clone())?;

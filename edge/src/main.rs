@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::{Config, check};
+use weir_runtime::admin::STATUS_SOCKET;
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, shutdown, status_command, telemetry};
@@ -68,7 +69,7 @@ async fn main() -> ExitCode {
     let Arguments { config: file, check_config, command } = Arguments::parse();
     if let Some(Command::Status { config, json }) = command {
         return match Config::read(&config) {
-            Ok(config) => status_command::run(PROGRAM, &config.cache.dir, json).await,
+            Ok(config) => status_command::run(PROGRAM, &config.cache.dir.join(STATUS_SOCKET), json).await,
             Err(error) => failure::invalid(PROGRAM, error),
         };
     }

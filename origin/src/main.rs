@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_origin::config::Config;
+use weir_runtime::admin::STATUS_SOCKET;
 use weir_runtime::arenas::limit_arenas;
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
@@ -86,7 +87,7 @@ async fn main() -> ExitCode {
         Some(Command::Keys(arguments)) => return failure::exit_code(PROGRAM, keys_command::run(arguments)),
         Some(Command::Status(StatusArguments { config, json })) => {
             return match Config::read(&config) {
-                Ok(config) => status_command::run(PROGRAM, &config.data_dir, json).await,
+                Ok(config) => status_command::run(PROGRAM, &config.data_dir.join(STATUS_SOCKET), json).await,
                 Err(error) => failure::invalid(PROGRAM, error),
             };
         }

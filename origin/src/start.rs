@@ -18,7 +18,7 @@ use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_publish::{
     Collector, Options, PublishError, PublishMetrics, Publisher, Signer, Started, StoredDefinitions, Validity,
 };
-use weir_runtime::admin::{self, Readiness};
+use weir_runtime::admin::{self, Readiness, STATUS_SOCKET};
 use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::last_reload::LastReload;
 use weir_runtime::process_metrics;
@@ -87,9 +87,9 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let starting = Starting::new(config.name.clone(), begun);
     let admin_address = listen_for_admins(&config, &starting, &registry, &http, drain).await?;
     let of_edges = reserve(config.listen)?;
-
     let root = config.data_dir.clone();
     let (data_dir, released) = spawn_blocking(move || DataDir::open(&root)).await??;
+    starting.admin(registry.clone(), None, drain).listen_at(&config.data_dir.join(STATUS_SOCKET));
     let joining = join(&config, &data_dir, &signer, &metrics, &starting).await?;
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
     let options = options(&config, &signer, &log, joining.as_ref(), (&registry, &metrics))?;
@@ -223,10 +223,8 @@ async fn listen_for_admins(
     drain: &Drain,
 ) -> anyhow::Result<Option<SocketAddr>> {
     let token = admin::metrics_token(config.admin.metrics_token_file.as_deref()).context("[admin]")?;
-    let admin = starting.admin(registry.clone(), token, drain);
-    admin.listen_in(&config.data_dir);
     let Some(listen) = config.admin_listen else { return Ok(None) };
-    admin.start(listen, http).await.map(Some)
+    starting.admin(registry.clone(), token, drain).start(listen, http).await.map(Some)
 }
 
 /// Prepares the membership of a cluster. `None`: this origin is the only one.

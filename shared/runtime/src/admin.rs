@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 
 pub use self::config::AdminConfig;
-pub use self::local::{NotAnswered, status_in};
+pub use self::local::{NotAnswered, STATUS_SOCKET, status_at};
 use super::cross_site;
 use super::operator_token::{NotAdmitted, OperatorToken, TokenError};
 use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};

@@ -6,16 +6,16 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::admin::status_in;
+use super::admin::status_at;
 use super::failure;
 use super::output;
 
 /// The most entries of a list or a table that are shown as text.
 const SHOWN: usize = 40;
 
-/// Asks the process that uses `folder`, and prints the answer. 0: it is ready. 1: it is not. 2: no process answers.
-pub async fn run(program: &str, folder: &Path, json: bool) -> ExitCode {
-    let document = match status_in(folder).await {
+/// Asks the process at a socket, and prints the answer. 0: it is ready. 1: it is not. 2: no process answers.
+pub async fn run(program: &str, socket: &Path, json: bool) -> ExitCode {
+    let document = match status_at(socket).await {
         Ok(document) => document,
         Err(error) => return failure::invalid(program, error),
     };

@@ -13,8 +13,8 @@ use tokio::task::spawn_blocking;
 
 use super::Admin;
 
-/// The socket's name in the folder.
-const NAME: &str = "status.sock";
+/// The socket's name in the folder of an origin or an edge. Agents may share a folder.
+pub const STATUS_SOCKET: &str = "status.sock";
 
 /// How long an answer may take, at either end.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,10 +23,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Admin {
-    /// Writes the document of `/status` to each who connects to the socket in `folder`, which this process has locked, one
-    /// after the other, until the drain has ended. Without the socket the role works on, and says why.
-    pub fn listen_in(&self, folder: &Path) {
-        let path = folder.join(NAME);
+    /// Writes the document of `/status` to each who connects to the socket at `path`, which is this process's alone, one after
+    /// the other, until the drain has ended. Without the socket the role works on, and says why.
+    pub fn listen_at(&self, path: &Path) {
+        let path = path.to_owned();
         let listener = match bind(&path) {
             Ok(listener) => listener,
             Err(error) => {
@@ -49,7 +49,7 @@ impl Admin {
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    // That of a process that was killed. The folder is locked, so nobody listens.
+    // That of a process that was killed.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -74,18 +74,17 @@ pub struct NotAnswered {
     cause: io::Error,
 }
 
-/// The document of `/status` of the process that uses a folder.
+/// The document of `/status` of the process at a socket.
 ///
 /// # Errors
 /// No process listens there, or it does not answer in ten seconds.
-pub async fn status_in(folder: &Path) -> Result<Value, NotAnswered> {
-    let socket = folder.join(NAME);
+pub async fn status_at(socket: &Path) -> Result<Value, NotAnswered> {
     let asked = async {
-        let (mut stream, mut document) = (UnixStream::connect(&socket).await?, Vec::new());
+        let (mut stream, mut document) = (UnixStream::connect(socket).await?, Vec::new());
         stream.read_to_end(&mut document).await?;
         Ok(serde_json::from_slice(&document)?)
     };
     let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "it did not answer in 10 s");
     let answered = tokio::time::timeout(TIMEOUT, asked).await.map_err(timeout).and_then(|answered| answered);
-    answered.map_err(|cause| NotAnswered { socket, cause })
+    answered.map_err(|cause| NotAnswered { socket: socket.to_owned(), cause })
 }
