@@ -98,8 +98,8 @@ def secrets(folder):
     }
 
 
-def check_config(role, config, refused=None):
-    status, _, output = run(f"weir-{role}", "--config", config, "--check-config")
+def check_config(role, config, base="", refused=None):
+    status, _, output = run("env", f"WEIR_BASE_DIR={base}", f"weir-{role}", "--config", config, "--check-config")
     if refused and role == "origin":
         assert status == 2 and refused in output, f"{refused} is not refused: {output}"
         return
@@ -128,11 +128,13 @@ def check_pod(workload, config_maps, secrets, folder, refused=None):
                 shutil.copy(file, path / key)
                 (path / key).chmod(secret["defaultMode"])
         elif (config_map := volumes.get(name, {}).get("configMap")) and config_map["name"] in config_maps:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = config_maps[config_map["name"]][mount["subPath"]]
-            path.write_text(text.replace('"/var/lib/weir', f'"{data}'))
+            assert "subPath" not in mount, f"{name}: such a mount is never updated"
+            path.mkdir(parents=True)
+            ((file, text),) = config_maps[config_map["name"]].items()
+            (path / file).write_text(text.replace('"/var/lib/weir', f'"{data}'))
             listening += rules.listens(tomllib.loads(text))
-            if mount["subPath"] == "edge.toml":
+            assert tomllib.loads(text)["watch_config"] is True, f"{file}: a change would wait for a restart"
+            if file == "edge.toml":
                 rules.bounds_of_memory(workload["metadata"]["name"], tomllib.loads(text), container)
     assert sorted(listening) == sorted(rules.listeners_of(workload)), f"{workload['metadata']['name']}: {listening}"
     ports = {port["name"] for port in container["ports"]}
@@ -145,7 +147,8 @@ def check_pod(workload, config_maps, secrets, folder, refused=None):
     roles = {"WEIR_CONFIG": container["name"], "WEIR_ORIGIN_CONFIG": "origin", "WEIR_EDGE_CONFIG": "edge"}
     for variable in roles.keys() & environment.keys():
         data.mkdir(exist_ok=True)
-        check_config(roles[variable], folder / environment[variable].lstrip("/"), refused)
+        base = environment.get("WEIR_BASE_DIR", "")
+        check_config(roles[variable], folder / environment[variable].lstrip("/"), base, refused)
     return ports
 
 
@@ -252,7 +255,24 @@ def check_refused_by_program(name, option, named, secrets, folder):
     check_pod(origin, config_maps, secrets, folder, named)
 
 
+def check_restarts():
+    """What processes read again by themselves replaces no pod, and what they do not read replaces those that need it."""
+    for name, of in [("hub", {"origin"}), ("etcd", {"origin", "edge"})]:
+
+        def pods(*options):
+            found = [it for it in yaml.safe_load_all(ok(*template(values_of(name), *options))) if it]
+            workloads = [it for it in found if it["kind"] in ("StatefulSet", "DaemonSet")]
+            return {it["metadata"]["name"].rsplit("-", 1)[1]: it["spec"]["template"] for it in workloads}
+
+        before = pods()
+        assert before.keys() == of, before.keys()
+        assert pods('--set-json=origin.config.agent=[{"name":"new"}]', '--set-json=edge.config.auth.keys=["new"]') == before
+        changed = pods("--set=origin.config.generation_floor=1")
+        assert {of for of in before if changed[of] != before[of]} == {"origin"}
+
+
 def main():
+    check_restarts()
     for chart in [CHART.parent / "weir-agent", CHART]:
         check_every_key(chart)
     with tempfile.TemporaryDirectory() as folder:

@@ -213,12 +213,13 @@ pub fn is_or_is_below(key: &str, section: &str) -> bool {
 }
 
 /// The environment variable with the folder that relative paths of a configuration are relative to, if it is not that of the
-/// file: a ConfigMap that is mounted as a folder can hold no other mounts.
+/// file, to which it may be relative itself: a ConfigMap that is mounted as a folder can hold no other mounts, so they lie in
+/// `..`.
 pub const BASE_DIR: &str = "WEIR_BASE_DIR";
 
 /// The folder that relative paths of a configuration file are relative to: its own, or that of [`BASE_DIR`].
 pub fn base_dir(config_file: &Path) -> PathBuf {
-    std::env::var_os(BASE_DIR).map_or_else(|| own_dir(config_file), PathBuf::from)
+    own_dir(config_file).join(std::env::var_os(BASE_DIR).unwrap_or_default())
 }
 
 fn own_dir(config_file: &Path) -> PathBuf {

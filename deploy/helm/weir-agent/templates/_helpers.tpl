@@ -35,6 +35,12 @@ annotations:
 exec kubectl apply --namespace={{ . }} --server-side --force-conflicts --field-manager=weir-agent --prune --applyset=configmaps/weir-$WEIR_SERVICE --recursive --filename=.
 {{- end -}}
 
+{{/* What needs a restart when it changes: all of the configuration but what is applied while the agent runs. */}}
+{{- define "agent.restart" -}}
+{{- $config := omit .Values.config "service" "services" "allow" "edge_order" "edge_retry_interval" "http" "proxy" -}}
+{{- dict "config" $config "name" .Values.name "listen" .Values.listenAddress "trust" .Values.trust | toJson -}}
+{{- end -}}
+
 {{/* agent.toml. What the chart sets wins. */}}
 {{- define "agent.toml" -}}
 {{- $config := deepCopy .Values.config -}}
@@ -43,6 +49,7 @@ exec kubectl apply --namespace={{ . }} --server-side --force-conflicts --field-m
 {{- end -}}
 {{- $_ := set $config "admin_listen" (printf "%s:7492" .Values.listenAddress) -}}
 {{- $_ := set $config "root" "/var/lib/weir" -}}
+{{- $_ := set $config "watch_config" true -}}
 {{- $_ := set $config "edges" .Values.edges -}}
 {{- $_ := set $config "ca" (or .Values.ca.pem .Values.ca.configMap | empty | ternary "/etc/ssl/certs/ca-certificates.crt" "ca.pem") -}}
 {{- with .Values.identity -}}

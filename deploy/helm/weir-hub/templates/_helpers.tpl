@@ -79,6 +79,7 @@ localhost
 {{- $_ := set $config "listen" (printf "%s:7400" .Values.listenAddress) -}}
 {{- $_ := set $config "admin_listen" (printf "%s:7490" .Values.listenAddress) -}}
 {{- $_ := set $config "data_dir" "/var/lib/weir" -}}
+{{- $_ := set $config "watch_config" true -}}
 {{- $_ := set $config "tls" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key" "client_ca" "tls/ca.crt") -}}
 {{- if .Values.origin.operators.enabled -}}
 {{- $_ := set $config "operator_listen" (printf "%s:7401" .Values.listenAddress) -}}
@@ -106,6 +107,7 @@ localhost
 {{- define "weir.edge.toml" -}}
 {{- $config := deepCopy .Values.edge.config -}}
 {{- $_ := set $config "listen" (printf "%s:7443" .Values.listenAddress) -}}
+{{- $_ := set $config "watch_config" true -}}
 {{- $_ := set $config "admin_listen" (printf "%s:7491" .Values.listenAddress) -}}
 {{- $_ := set $config "admin" (merge (dict "tls" true) ($config.admin | default dict)) -}}
 {{- $_ := set $config "tls" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key") -}}
@@ -192,12 +194,12 @@ readinessProbe:
 httpGet: {path: {{ .path }}, port: {{ .component }}-admin, scheme: {{ eq .component "edge" | ternary "HTTPS" "HTTP" }}}
 {{- end -}}
 
-{{/* The configuration is mounted as a file: a ConfigMap that is mounted as a folder can have no other mounts in it, and paths
-of the configuration are relative to its file. Such a mount is never updated, which is why a change restarts the pod. */}}
+{{/* The configuration is mounted as a folder, because a mount with `subPath` is never updated. It can have no other mounts in it,
+so these lie beside it, and WEIR_BASE_DIR says so. */}}
 {{- define "weir.mounts" -}}
 {{- $name := .component -}}
 {{- $etc := include "weir.etc" . -}}
-- {name: {{ $name }}-config, mountPath: {{ $etc }}/{{ $name }}.toml, subPath: {{ $name }}.toml, readOnly: true}
+- {name: {{ $name }}-config, mountPath: {{ $etc }}/config, readOnly: true}
 - {name: {{ $name }}-tls, mountPath: {{ $etc }}/tls, readOnly: true}
 {{- if eq $name "edge" }}
 - {name: edge-client-tls, mountPath: {{ $etc }}/client-tls, readOnly: true}
@@ -287,7 +289,24 @@ data:
     {{- .config | nindent 4 }}
 {{- end -}}
 
-{{/* Labels and annotations of a pod. `config` is what its configuration files have: a change restarts it. */}}
+{{/* What needs a restart of a component's pods when it changes: all of the configuration but what is applied while they run. */}}
+{{- define "weir.restart" -}}
+{{- $origin := omit .root.Values.origin.config "repository" "service" "agent" "assignment" "operator" -}}
+{{- $edge := deepCopy .root.Values.edge.config -}}
+{{- with $edge.auth -}}
+{{- $_ := set $edge "auth" (omit . "keys" "deny") -}}
+{{- end -}}
+{{- $of := dict "listen" .root.Values.listenAddress "advertise" .root.Values.origin.advertise -}}
+{{- if eq .component "origin" -}}
+{{- $_ := set $of "origin" $origin -}}
+{{- end -}}
+{{- if or (eq .component "edge") (include "weir.isHub" .root) -}}
+{{- $_ := set $of "edge" $edge -}}
+{{- end -}}
+{{- toJson $of -}}
+{{- end -}}
+
+{{/* Labels and annotations of a pod. */}}
 {{- define "weir.podMetadata" -}}
 labels:
   {{- include "weir.selector" . | nindent 2 }}
@@ -295,7 +314,7 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  checksum/config: {{ sha256sum .config }}
+  checksum/config: {{ include "weir.restart" . | sha256sum }}
   {{- with merge (dict) .values.podAnnotations .root.Values.commonAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -14,7 +14,7 @@ and the files that it names. Commented examples are in `deploy/config`.
 |---|---|
 | duration | `\"30s\"`, `\"2m\"`, `\"1h 30m\"` |
 | size | `\"64MiB\"`, `\"10GB\"`, `\"512B\"`, always with a unit |
-| path | absolute, or relative to the folder of the file, or of `WEIR_BASE_DIR` if that is set |
+| path | absolute, or relative to the folder of the file, or to `WEIR_BASE_DIR` from there |
 | address | IP address and port, `\"127.0.0.1:7400\"`. Port 0 takes a free port |
 | name | `[a-z0-9][a-z0-9._-]{0,99}` |
 | pattern | a name in which `*` stands for any characters |
