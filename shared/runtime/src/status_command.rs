@@ -36,7 +36,9 @@ fn in_words(document: &Value) -> String {
         (true, _) => "ready, but degraded\n",
         (false, _) => "not ready\n",
     };
-    reasons.iter().for_each(|reason| drop(writeln!(text, "  {}", plain(reason))));
+    for reason in reasons {
+        let _ = writeln!(text, "  {}", plain(reason));
+    }
     let Some(fields) = document.as_object() else { return text + &plain(document) + "\n" };
     let rest = || fields.iter().filter(|(name, _)| !matches!(name.as_str(), "ready" | "reasons"));
     for (name, value) in rest().filter(|(_, value)| !is_nested(value)) {
