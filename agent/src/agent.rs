@@ -107,7 +107,10 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         composition.drain.spawn(supervise(monitor, composition.drain.clone()));
     }
     let admin = admin(&composition, registry.clone(), services.clone(), reloader.user().last_reload.clone())?;
-    admin.listen_at(&composition.config.status_socket());
+    // With `--once` it may be beside an agent of the same name, which has another part of the root.
+    if !once {
+        admin.listen_at(&composition.config.status_socket());
+    }
     let admin_address = match composition.config.admin_listen {
         None => None,
         Some(listen) => {

@@ -92,6 +92,14 @@ impl Running {
         outcome
     }
 
+    /// The same for a file that has changed, which nobody has confirmed by a signal.
+    ///
+    /// # Errors
+    /// Those of [`Running::reload`], or the file may be cut off, so that it checks less than the one that applies.
+    pub async fn reload_changed(&self, config: anyhow::Result<Config>) -> anyhow::Result<()> {
+        self.reload(config.and_then(|config| self.reloader.user().check_auth(&config.auth).map(|()| config))).await
+    }
+
     async fn apply(&self, config: anyhow::Result<Config>) -> anyhow::Result<()> {
         let config = config?;
         config.validate()?;
@@ -101,6 +109,7 @@ impl Running {
         // Nothing can fail from here on.
         self.access.use_own(own, &config.auth);
         self.reloader.user().name_unapplied(&config);
+        self.reloader.user().applied(config.auth);
         Ok(())
     }
 

@@ -107,13 +107,16 @@ async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<
     );
     let mut stop = pin!(shutdown::requested());
     loop {
+        let read = || Config::load(file).map_err(Into::into);
+        // The result is logged and counted.
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            Some(()) = hangups.recv() => watch.was_read().await,
-            () = watch.changed() => {}
+            Some(()) = hangups.recv() => {
+                watch.was_read().await;
+                drop(edge.reload(read()).await);
+            }
+            () = watch.changed() => drop(edge.reload_changed(read()).await),
         }
-        // The result is logged and counted.
-        drop(edge.reload(Config::load(file).map_err(Into::into)).await);
     }
     tracing::info!(%name, "draining");
     let clean = edge.drain(drain_deadline).await;

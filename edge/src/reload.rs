@@ -18,7 +18,7 @@ use weir_runtime::metric_families::unix_seconds;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
-use crate::config::{Config, RELOADABLE};
+use crate::config::{AuthConfig, Config, RELOADABLE};
 use crate::origin_client::{Origins, Shields};
 
 /// The TLS settings made from the files that the configuration names.
@@ -88,6 +88,8 @@ impl ReloadMetrics {
 /// Replaces the TLS settings of a running edge.
 pub(crate) struct Reloader {
     config: Config,
+    /// Of the configuration that was applied last.
+    auth: Mutex<AuthConfig>,
     /// The end of the listener's certificate.
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
@@ -112,10 +114,10 @@ impl Reloader {
         if tls_material.has_expired() {
             tracing::warn!(file = %config.tls.certificate.display(), "the certificate has expired; agents will not connect");
         }
-        let not_after = Mutex::new(tls_material.not_after);
+        let (not_after, auth) = (Mutex::new(tls_material.not_after), Mutex::new(config.auth.clone()));
         let tls = ServerTls::new(tls_material.tls, config.trust_domain.clone());
         let last_reload = LastReload::new(metrics.reload_refused.clone());
-        Ok(Self { config, not_after, tls, origins, shields, metrics, last_reload })
+        Ok(Self { config, auth, not_after, tls, origins, shields, metrics, last_reload })
     }
 
     pub(crate) fn tls(&self) -> ServerTls {
@@ -132,6 +134,25 @@ impl Reloader {
         for key in changed_keys(&self.config, config, RELOADABLE) {
             tracing::warn!(%key, "a changed key takes effect after a restart only");
         }
+    }
+
+    /// Notes the configuration that applies.
+    pub(crate) fn applied(&self, auth: AuthConfig) {
+        *self.auth.lock().unwrap_or_else(PoisonError::into_inner) = auth;
+    }
+
+    /// # Errors
+    /// A changed file admits or refuses others than the one that applies, because it may be cut off.
+    pub(crate) fn check_auth(&self, changed: &AuthConfig) -> anyhow::Result<()> {
+        let applied = self.auth.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_all = applied.keys.iter().all(|key| changed.keys.contains(key));
+        let has_deny = applied.deny.is_none() || changed.deny.is_some();
+        anyhow::ensure!(
+            changed.mode == applied.mode && has_all && has_deny,
+            "[auth] of the changed file has another `mode`, no `deny`, or not all `keys` of before: it may be cut off. If this is \
+             meant, send SIGHUP or restart the process"
+        );
+        Ok(())
     }
 
     fn not_after(&self) -> MutexGuard<'_, SystemTime> {

@@ -219,8 +219,14 @@ impl Running {
     }
 }
 
-/// Refuses a file that may be cut off.
+/// Refuses a file that may be cut off. Without operators every certificate of one is an admin.
 fn check_removed(applied: &Config, now: &Config) -> Result<(), TooManyRemoved> {
+    let operators = |config: &Config| config.operators.iter().map(|operator| operator.name.clone()).collect();
+    removed("operators", &operators(applied), &operators(now))?;
+    let agents = |config: &Config| config.agents.iter().map(|agent| agent.name.clone()).collect();
+    removed("agents", &agents(applied), &agents(now))?;
+    let assignments = |config: &Config| config.assignments.iter().map(|assignment| assignment.name.clone()).collect();
+    removed("assignments", &assignments(applied), &assignments(now))?;
     let repositories = |config: &Config| config.repositories.iter().map(|repository| repository.name.clone()).collect();
     removed("repositories", &repositories(applied), &repositories(now))?;
     let services = |config: &Config| config.services.iter().map(|service| service.name.clone()).collect();

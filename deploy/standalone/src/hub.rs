@@ -93,7 +93,7 @@ async fn serve(HubArguments { origin: file, edge: edge_file, .. }: &HubArguments
                 drop(tokio::join!(origin.reload_file(file), edge.reload(edge_config())));
             }
             () = watch.changed() => drop(origin.reload_changed_file(file).await),
-            () = edge_watch.changed() => drop(edge.reload(edge_config()).await),
+            () = edge_watch.changed() => drop(edge.reload_changed(edge_config()).await),
         }
     }
     tracing::info!(%name, "draining");

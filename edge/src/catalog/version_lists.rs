@@ -204,7 +204,12 @@ impl VersionLists {
         // It is requested again before it is believed that something is not in it.
         let age = SystemTime::now().duration_since(written).unwrap_or_default().max(2 * LIST_TTL);
         let since = self.clock.now().before(age);
-        let list = VersionList::read(service, bytes, owner, since).inspect_err(|error| failed(error)).ok()?;
+        let Ok(list) = VersionList::read(service, bytes, owner, since).inspect_err(|error| failed(error)) else {
+            // It would be read again for each request.
+            let (files, name) = (self.files.clone(), service.clone());
+            let _ = spawn_blocking(move || files.remove(&name)).await;
+            return None;
+        };
         let list = Arc::new(list);
         self.stored.insert(service.clone(), list.clone());
         Some(list)

@@ -60,7 +60,8 @@ pub struct Config {
     /// Access to `admin_listen`.
     #[serde(default)]
     pub admin: AdminConfig,
-    /// Read this file again when it changes, as SIGHUP does.
+    /// Read this file again when it changes, as SIGHUP does. A changed file with another `mode` of `[auth]`, without its `deny`,
+    /// or without one of its `keys` needs the signal, because it may be cut off.
     #[serde(default)]
     pub watch_config: bool,
     /// How long a drain may take before open responses are reset.

@@ -165,6 +165,8 @@ impl OciApi {
         headers.reserve(16);
         headers.insert(header::ETAG, named.tag.clone());
         headers.insert(DOCKER_CONTENT_DIGEST, named.digest.clone());
+        // The type is the upstream's word.
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         self.reads.common_headers.caching(headers, found, &status, by.lifetime());
         match named.content {
             None => *response.status_mut() = StatusCode::NOT_MODIFIED,

@@ -30,6 +30,6 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { agents: 50_000, rows: 1_000_000, bytes: 256 << 20, edges_per_identity: MAX_EDGES / 2 }
+        Self { agents: 50_000, rows: 1_000_000, bytes: 256 << 20, edges_per_identity: MAX_EDGES / 5 * 4 }
     }
 }

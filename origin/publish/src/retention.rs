@@ -27,6 +27,11 @@ pub(super) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemT
         let followed = row.current.as_ref().is_some_and(|next| next.why == Why::Followed);
         row.retained.insert(0, Retained { superseded_at: unix_milliseconds(now), followed, version });
     }
+    if let Some(current) = row.current.as_ref().filter(|current| current.why != Why::Followed) {
+        // Consumers of ranges must take none of those that were gone back from.
+        let behind = row.retained.iter().take_while(|retained| retained.version.digest != current.digest).count();
+        row.retained[..behind].iter_mut().for_each(|retained| retained.followed = false);
+    }
     if let Some(current) = &row.current {
         row.retained.retain(|retained| retained.version.digest != current.digest);
     }
@@ -148,16 +153,17 @@ mod tests {
             (1, Why::Followed),
             (2, Why::Followed),
             (3, Why::Followed),
-            (2, Why::RolledBack),
             (4, Why::Followed),
+            (2, Why::RolledBack),
             (5, Why::Followed),
-            (6, Why::SteppedBack),
         ] {
             supersede(&mut row, Some(next(number, why)), now, 10);
         }
         let followed = |row: &Row| row.retained.iter().map(|one| one.followed).collect::<Vec<_>>();
-        // The latest superseded first: 5, 4, 2, 3, 1.
-        assert_eq!(followed(&row), [false, true, true, false, true]);
+        // The latest superseded first: 2, 4, 3, 1. It went back past 3.
+        assert_eq!(followed(&row), [true, false, false, true]);
+        supersede(&mut row, Some(next(6, Why::SteppedBack)), now, 10);
+        assert_eq!(followed(&row), [false; 5], "it is older than all that are known");
         supersede(&mut row, None, now, 10);
         assert!(!followed(&row)[0], "it was deleted");
     }

@@ -76,8 +76,8 @@ pub struct Config {
     /// Access to `admin_listen`.
     #[serde(default)]
     pub admin: AdminConfig,
-    /// Read this file again when it changes, as SIGHUP does. A changed file that defines more than a tenth of the repositories
-    /// or of the services no more needs the signal, because it may be cut off.
+    /// Read this file again when it changes, as SIGHUP does. A changed file that defines more than a tenth of the repositories,
+    /// services, operators, agents or assignments no more needs the signal, because it may be cut off.
     #[serde(default)]
     pub watch_config: bool,
     /// Directory of records, objects and mirrors. One process at a time uses it.

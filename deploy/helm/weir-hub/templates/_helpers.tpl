@@ -296,7 +296,7 @@ data:
 {{- with $edge.auth -}}
 {{- $_ := set $edge "auth" (omit . "keys" "deny") -}}
 {{- end -}}
-{{- $of := dict "listen" .root.Values.listenAddress "advertise" .root.Values.origin.advertise -}}
+{{- $of := dict "listen" .root.Values.listenAddress "advertise" .root.Values.origin.advertise "origins" .root.Values.origin.enabled -}}
 {{- if eq .component "origin" -}}
 {{- $_ := set $of "origin" $origin -}}
 {{- end -}}

@@ -123,8 +123,14 @@ impl SpoolStore {
         let index = SpooledFile { offset, size, digest };
         let mut spool = Spool { path: file.into_temp_path(), index, original: Original::Dropped, room: out.room };
         spool.original = original(&spool).map_err(|error| ArchiveError::Disk(without_path(&error)))?;
-        if let Original::Stored(_, whole) = &spool.original {
-            spool.room.take(whole.size())?;
+        if let Original::Stored(named, whole) = &spool.original {
+            let (named, size) = (*named, whole.size());
+            // Without room for both the files come first.
+            if spool.room.take(size).is_err() {
+                spool.room.give(size);
+                tracing::warn!("no room is left for the archive besides its files: it is published as files only");
+                spool.original = Original::Unfit(named);
+            }
         }
         let spool = Arc::new(spool);
         self.spools().insert(key, spool.clone());
@@ -187,6 +193,11 @@ impl Room {
         self.bytes += bytes;
         let stored = self.stored.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if stored > self.limit { Err(ArchiveError::SpoolsTooLarge(self.limit)) } else { Ok(()) }
+    }
+
+    fn give(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        self.stored.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

@@ -39,7 +39,10 @@ impl Admin {
                 let stream = tokio::select! { accepted = listener.accept() => accepted, () = drain.begun() => break };
                 match stream {
                     // Whoever takes nothing is left after the time.
-                    Ok((stream, _)) => drop(tokio::time::timeout(TIMEOUT, answer(&admin, stream)).await),
+                    Ok((stream, _)) => tokio::select! {
+                        _ = tokio::time::timeout(TIMEOUT, answer(&admin, stream)) => {}
+                        () = drain.begun() => break,
+                    },
                     Err(_) => tokio::time::sleep(PAUSE).await,
                 }
             }
