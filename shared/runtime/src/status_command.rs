@@ -98,8 +98,8 @@ mod tests {
             "edges": [{ "url": "https://edge", "in_use": true, "last": null, "tried": [] }],
             "services": { "shop": { "phase": "current", "current": { "digest": "b3-1", "more": {} } } },
         }));
-        let expected = "ready, but degraded\n  shop: its hook fails\nrole: agent\nedges: 1\n  - in_use=true url=https://edge\n\
-                        services: 1\n  shop current.digest=b3-1 phase=current\n";
+        let expected = "ready, but degraded\n  shop: its hook fails\nrole: agent\nedges: 1\n  - url=https://edge in_use=true\n\
+                        services: 1\n  shop phase=current current.digest=b3-1\n";
         assert_eq!(text, expected);
         assert_eq!(in_words(&json!({ "ready": false, "reasons": [] })), "not ready\n");
         let many = in_words(&json!({ "ready": true, "list": vec![1; SHOWN + 2] }));
