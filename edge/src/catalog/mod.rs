@@ -46,4 +46,4 @@ pub(crate) use negative_cache::Failure;
 pub(crate) use revisions::RevisionStatus;
 pub(crate) use store::Catalog;
 pub(crate) use update::{Update, UpdateContent, UpdateSource};
-pub(crate) use version_lists::{LIST_TTL, ListedVersion, Listing, MIN_LIST_INTERVAL};
+pub(crate) use version_lists::{LIST_TTL, Listing, MIN_LIST_INTERVAL, VersionList};

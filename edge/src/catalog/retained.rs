@@ -9,26 +9,27 @@ use weir_protocol::request_id::RequestId;
 
 use super::error::LookupError;
 use super::lookup::{Lookup, LookupResult};
-use super::version_lists::{LIST_TTL, ListedVersion, Listing, MIN_LIST_INTERVAL, VersionList};
+use super::version_lists::{LIST_TTL, Listing, MIN_LIST_INTERVAL, VersionList};
+use crate::version::Version;
 
 impl Lookup {
     /// A version in the list in memory that has what never changes, however old the list is. Never waits.
-    pub(crate) fn listed(&self, service: &ServiceName, has: impl Fn(&ListedVersion) -> bool) -> Option<LookupResult> {
+    pub(crate) fn listed(&self, service: &ServiceName, has: impl Fn(&Version) -> bool) -> Option<LookupResult> {
         // Not of a service that is gone.
         self.catalog.get(service)?.version.as_ref()?;
         let list = self.lists.get(service)?;
-        self.found_in(service, &list, CacheStatus::Hit { stale_for: 0 }, has)
+        self.found_in(service, &list, CacheStatus::Hit { stale_for: 0 }, |list| list.newest(&has))
     }
 
-    /// A version that the origin of a service retains and that has this. `None`: it retains none. `is_stale`: the list in
-    /// memory turned out to be wrong.
+    /// The version that `choose` finds among those that the origin of a service retains. `None`: it finds none. `is_stale`: the
+    /// list in memory turned out to be wrong.
     ///
     /// # Errors
     /// The list is not known, or has no such version and cannot be requested again.
     pub(crate) async fn find_listed(
         &self,
         service: &ServiceName,
-        has: impl Fn(&ListedVersion) -> bool,
+        choose: impl Fn(&VersionList) -> Option<Arc<Version>>,
         is_stale: bool,
         request_id: Option<&RequestId>,
     ) -> Result<Option<LookupResult>, LookupError> {
@@ -36,7 +37,7 @@ impl Lookup {
         // The second time for a version that is newer than the list.
         for max_age in [LIST_TTL, MIN_LIST_INTERVAL].into_iter().skip(usize::from(is_stale)) {
             let listing = self.versions(service, max_age, request_id).await?;
-            let found = listing.list.and_then(|list| self.found_in(service, &list, listing.status, &has));
+            let found = listing.list.and_then(|list| self.found_in(service, &list, listing.status, &choose));
             if found.is_some() {
                 return Ok(found);
             }
@@ -68,9 +69,9 @@ impl Lookup {
         service: &ServiceName,
         list: &Arc<VersionList>,
         status: CacheStatus,
-        has: impl Fn(&ListedVersion) -> bool,
+        choose: impl Fn(&VersionList) -> Option<Arc<Version>>,
     ) -> Option<LookupResult> {
-        let version = list.versions.iter().find(|listed| has(listed))?.version.clone();
+        let version = choose(list)?;
         let (age, policy) = (self.clock.now().since(list.since), self.policies.of(service).clone());
         Some(LookupResult { version, origin: list.origin, age, policy, status })
     }

@@ -12,6 +12,7 @@ use weir_cache::OriginId;
 use weir_cache::clock::{Clock, Moment};
 use weir_cache::single_flight::SingleFlight;
 use weir_protocol::cache_status::{CacheStatus, Forward};
+use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::versions::Versions;
@@ -92,6 +93,19 @@ impl VersionList {
         let own = read.filter(|(descriptor, _)| descriptor.publication().service == *service);
         let version = |(descriptor, followed)| ListedVersion { version: Arc::new(Version::new(descriptor)), followed };
         Ok(Self { bytes, versions: own.map(version).collect(), origin, since })
+    }
+
+    /// The newest version that has this.
+    pub(crate) fn newest(&self, has: impl Fn(&Version) -> bool) -> Option<Arc<Version>> {
+        self.versions.iter().map(|listed| &listed.version).find(|version| has(version)).cloned()
+    }
+
+    /// The versions that have tags beside the one in force: a consumer of ranges takes the highest, which must be none that the
+    /// service went back from. What an older list has before the version in force was gone back from since.
+    pub(crate) fn tagged(&self, in_force: TarballDigest) -> impl Iterator<Item = &Arc<Version>> {
+        let is_in_force = |listed: &ListedVersion| listed.version.descriptor().publication().digest == in_force;
+        let gone_back_from = self.versions.iter().position(is_in_force).unwrap_or_default();
+        self.versions.iter().skip(gone_back_from).filter(|listed| listed.followed).map(|listed| &listed.version)
     }
 
     /// Its memory, approximately, in bytes.
@@ -238,5 +252,34 @@ impl VersionLists {
             ("version_list_bytes", self.stored.weighted_size(), MAX_BYTES),
             self.files.bound(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::tests::descriptor;
+    use super::*;
+    use serde_json::value::RawValue;
+    use weir_protocol::versions::ListedVersion as Written;
+
+    #[test]
+    fn what_a_list_has_before_the_version_in_force_was_gone_back_from() {
+        let (service, contents): (ServiceName, _) = ("shop".parse().unwrap(), ["3", "2", "1"]);
+        let written = contents.map(|content| {
+            let of = descriptor("shop", content.parse().unwrap(), 1, content.as_bytes());
+            let json = String::from_utf8(of.bytes().to_vec()).unwrap();
+            // The service went back from 2 before.
+            Written { descriptor: RawValue::from_string(json).unwrap(), followed: content != "2" }
+        });
+        let bytes = Versions { versions: written.into() }.to_json().into();
+        let list = VersionList::read(&service, bytes, None, Clock::start().now()).unwrap();
+        let digest = |content: &str| TarballDigest::of(content.as_bytes());
+        for (in_force, tagged) in [("3", vec!["3", "1"]), ("2", vec!["1"]), ("1", vec!["1"]), ("4", vec!["3", "1"])] {
+            let found = list.tagged(digest(in_force)).map(|version| version.descriptor().publication().digest);
+            let expected: Vec<_> = tagged.into_iter().map(digest).collect();
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{in_force} is in force");
+        }
+        let second = list.newest(|version| version.descriptor().publication().digest == digest("2"));
+        assert_eq!(second.unwrap().descriptor().publication().generation, 2);
     }
 }

@@ -82,8 +82,8 @@ impl OciApi {
         let ready = match blob {
             Blob::EmptyConfig => empty_config(&wanted.range),
             Blob::Stored(blob) => {
-                let body = body_request(request, &found, blob);
-                self.reads.cache.open_in_memory(&body.stored.clone(), &wanted.range, || body)?
+                let (stored, _) = found.version.blob(blob);
+                self.reads.cache.open_in_memory(&stored, &wanted.range, || body_request(request, &found, blob))?
             }
         };
         Some(self.sent(&found, &blob, sha256, wanted, ready, &Source::Memory))
@@ -148,9 +148,7 @@ impl OciApi {
             ResponseKind::Partial(range) => Ok(Begun::Body(Part { range, is_part: true })),
         }
     }
-}
 
-impl OciApi {
     /// A response without its body. `length`: of the body; `None`: the client has it.
     fn described(
         &self,

@@ -14,6 +14,7 @@ mod tags;
 mod token;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_protocol::cache_status::CacheStatus;
@@ -24,8 +25,8 @@ use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 use self::error::OciError;
 use self::route::OciRoute;
 use crate::access::AccessDecision;
-use crate::agent_api::{AgentApi, ApiResponse, Authorized, CacheLifetime, ReadContext};
-use crate::catalog::{ListedVersion, LookupResult, RevalidateMode};
+use crate::agent_api::{AgentApi, ApiResponse, Authorized, CacheLifetime, ReadContext, Timing};
+use crate::catalog::{LookupResult, RevalidateMode, VersionList};
 use crate::request_headers::{is_forced, revalidate_mode};
 use crate::version::Version;
 
@@ -85,6 +86,8 @@ impl OciApi {
         peer: &Peer,
         target: &OciRoute,
     ) -> Result<ApiResponse, OciError> {
+        let started = Instant::now();
+        let timed = |answer: ApiResponse| answer.after(Timing { version: started.elapsed(), body: None });
         match target {
             OciRoute::Base => {
                 let mut response = json("application/json", "{}".into());
@@ -92,10 +95,10 @@ impl OciApi {
                 Ok(ApiResponse::own(response))
             }
             OciRoute::Token => self.token(request, peer),
-            OciRoute::Manifest(service, reference) => self.manifest(request, service, reference).await,
+            OciRoute::Manifest(service, reference) => self.manifest(request, service, reference).await.map(timed),
             OciRoute::Blob(service, digest) => self.blob(request, service, digest).await,
-            OciRoute::Tags(service) => self.tags(request, service).await,
-            OciRoute::Referrers(service, _) => self.referrers(request, service).await,
+            OciRoute::Tags(service) => self.tags(request, service).await.map(timed),
+            OciRoute::Referrers(service, _) => self.referrers(request, service).await.map(timed),
         }
     }
 
@@ -126,7 +129,7 @@ impl OciApi {
         if let Some(found) = self.in_force(request, service, by, &has) {
             return Ok(Some(found));
         }
-        let in_list = || self.reads.lookup.listed(service, |listed| has(&listed.version));
+        let in_list = || self.reads.lookup.listed(service, &has);
         if by == By::Digest
             && !is_forced(request)
             && let Some(found) = in_list()
@@ -151,10 +154,13 @@ impl OciApi {
         if has(&found.version) {
             return Ok(Some(found));
         }
-        // Consumers of ranges take the highest tag, which must be none that was rolled back from.
-        let has = |listed: &ListedVersion| (by == By::Digest || listed.followed) && has(&listed.version);
+        let in_force = found.version.descriptor().publication().digest;
+        let choose = |list: &VersionList| match by {
+            By::Digest => list.newest(&has),
+            By::Tag => list.tagged(in_force).find(|version| has(version)).cloned(),
+        };
         let is_stale = mode == RevalidateMode::Always;
-        let listed = lookup.find_listed(service, has, is_stale, request_id.as_ref()).await;
+        let listed = lookup.find_listed(service, choose, is_stale, request_id.as_ref()).await;
         listed.map_err(|error| OciError::not_known(service, error))
     }
 

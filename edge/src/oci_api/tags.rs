@@ -11,7 +11,7 @@ use weir_runtime::serve::RequestBody;
 use super::error::OciError;
 use super::{By, OciApi, json, repository};
 use crate::agent_api::{ApiResponse, CacheLifetime};
-use crate::catalog::{LIST_TTL, ListedVersion};
+use crate::catalog::LIST_TTL;
 
 /// Which tags a client wants.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,15 +64,9 @@ impl OciApi {
         // Without the list the tags of the version in force are known.
         let listing = self.reads.lookup.versions(service, LIST_TTL, request_id.as_ref()).await.ok();
         let list = listing.and_then(|listing| listing.list);
-        // What an older list has before the version in force was gone back from since.
         let in_force = found.version.descriptor().publication().digest;
-        let is_in_force = |listed: &ListedVersion| listed.version.descriptor().publication().digest == in_force;
-        let listed = list.iter().flat_map(|list| {
-            let gone_back = list.versions.iter().position(is_in_force).unwrap_or_default();
-            list.versions.iter().skip(gone_back)
-        });
-        let listed = listed.filter(|listed| listed.followed);
-        tags.extend(listed.filter_map(|listed| listed.version.oci.as_ref()).flat_map(|oci| oci.tags.iter().cloned()));
+        let listed = list.iter().flat_map(|list| list.tagged(in_force));
+        tags.extend(listed.filter_map(|version| version.oci.as_ref()).flat_map(|oci| oci.tags.iter().cloned()));
         let (tags, more) = page.of(tags);
         let name = repository(service);
         let next = tags.last().filter(|_| more).map(|last| {
