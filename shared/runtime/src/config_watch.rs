@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tokio::task::spawn_blocking;
 
-use super::file_watch::{CHECK_INTERVAL, Fingerprint, fingerprint};
+use super::file_watch::{CHECK_INTERVAL, Fingerprint, fingerprint, have_settled};
 
 /// A file that is read again when it changes. A file may be seen half written: it has changed when two reads in a row agree.
 pub struct ConfigWatch {
@@ -63,11 +63,10 @@ impl ConfigWatch {
 
     /// Whether these contents are to be read: others than before, and seen twice.
     fn settles(&mut self, now: Fingerprint) -> bool {
-        let settles = now != self.read && self.candidate == Some(now);
+        let settles = have_settled(&mut self.candidate, self.read, now);
         if settles {
-            self.read = now;
+            (self.read, self.candidate) = (now, None);
         }
-        self.candidate = (now != self.read).then_some(now);
         settles
     }
 }

@@ -26,6 +26,14 @@ pub fn fingerprint(files: &[PathBuf]) -> Fingerprint {
     Fingerprint(hasher.finish())
 }
 
+/// Whether files have other contents than those in use, the same at two looks in a row. `candidate`: what the last look found, if
+/// it was another.
+pub(super) fn have_settled(candidate: &mut Option<Fingerprint>, in_use: Fingerprint, now: Fingerprint) -> bool {
+    let found = (now != in_use).then_some(now);
+    let before = std::mem::replace(candidate, found);
+    found.is_some() && found == before
+}
+
 /// What uses files that may be replaced.
 pub trait Reload: Send + Sync + 'static {
     /// The files, as they are named now.
@@ -111,10 +119,9 @@ impl<R: Reload> Follower<R> {
     fn check(&mut self) {
         let applied = *self.watched.applied.lock().unwrap_or_else(PoisonError::into_inner);
         let now = fingerprint(&self.watched.user.files());
-        let candidate = (now != applied).then_some(now);
         // What was refused may be as it was before.
-        let is_back = candidate.is_none() && self.reported.is_some();
-        if is_back || candidate.is_some() && candidate == self.candidate {
+        let is_back = now == applied && self.reported.is_some();
+        if have_settled(&mut self.candidate, applied, now) || is_back {
             let outcome = self.watched.apply(R::apply);
             let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
             if error.is_none() || error != self.reported {
@@ -122,7 +129,6 @@ impl<R: Reload> Follower<R> {
             }
             self.reported = error;
         }
-        self.candidate = candidate;
     }
 }
 

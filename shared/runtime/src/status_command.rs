@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::Value;
+use weir_protocol::plain_text::make_plain;
 
 use super::admin::status_at;
 use super::failure;
@@ -82,8 +83,9 @@ fn line(entry: &Value) -> String {
 
 /// A value without quotes, on one line.
 fn plain(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+    let mut text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    make_plain(&mut text, usize::MAX);
+    text
 }
 
 #[cfg(test)]
