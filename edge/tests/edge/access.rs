@@ -352,3 +352,27 @@ async fn one_client_that_reads_nothing_leaves_decoders_to_others() {
     assert_eq!((refused, guarded.site.in_use("decoders")), (4, 2.0));
     assert_eq!(begin("cluster-2").await.0, 200, "another client finds one");
 }
+
+#[tokio::test]
+async fn a_changed_file_that_checks_less_needs_a_signal() {
+    let guarded = Guarded::start().await;
+    let (site, bearer) = (&guarded.site, guarded.bearer(&claims("one", &["shop*"])));
+    let changed = |change: fn(&mut weir_edge::config::AuthConfig)| {
+        let mut config = site.config.clone();
+        change(&mut config.auth);
+        Ok(config)
+    };
+    let accepts = async || site.client("h1").await.get(TARBALL, &[("authorization", &bearer)]).await.status;
+    site.edge().reload_changed(changed(|_| {})).await.unwrap();
+    for cut_off in [
+        changed(|auth| auth.mode = AuthMode::Open),
+        changed(|auth| auth.deny = None),
+        changed(|auth| auth.keys[0] = auth.deny.clone().unwrap()),
+    ] {
+        let error = site.edge().reload_changed(cut_off).await.unwrap_err().to_string();
+        assert!(error.contains("it may be cut off"), "{error}");
+    }
+    assert_eq!((accepts().await, site.metric("weir_edge_reload_refused", &[])), (200, 1.0));
+    site.edge().reload(changed(|auth| auth.deny = None)).await.unwrap();
+    assert_eq!((accepts().await, site.metric("weir_edge_reload_refused", &[])), (200, 0.0), "a signal confirms it");
+}

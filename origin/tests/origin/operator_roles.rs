@@ -222,7 +222,10 @@ async fn a_reload_applies_operators_at_once_or_not_at_all() {
     let ready = node.admin("/readyz").await.1;
     assert!(ready.contains("degraded: ") && ready.contains("two operators"), "{ready}");
 
-    // Without a list, every certificate of an operator is an admin's again.
+    // Without a list, every certificate of an operator is an admin's again. A file that was cut off must not do that.
+    let refused = node.running.reload_changed_file(&home.write_config("")).await.unwrap_err();
+    assert!(format!("{refused:#}").contains("1 of 1 operators"), "{refused:#}");
+    assert_eq!(statuses().await, [401, 401, 200, 403]);
     node.running.reload_file(&home.write_config("")).await.unwrap();
     assert_eq!(statuses().await, [401, 401, 401, 200]);
     node.stop().await;
