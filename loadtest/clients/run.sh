@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Clients that others wrote, against a real origin and edge: curl (OpenSSL's QUIC, nghttp3, nghttp2), niquests (qh3)
-# and headless Chromium. One line per check; the first that fails ends it with status 1.
+# Clients that others wrote, against a real origin and edge: curl (OpenSSL's QUIC, nghttp3, nghttp2), niquests (qh3),
+# headless Chromium and skopeo; and what the OCI distribution specification requires. One line per check; the first that
+# fails ends it with status 1.
 #
 # run.sh [DIRECTORY]: where the binaries are; without it they are built. On Debian 12, as root: what is missing is
 # installed (apt-get, debootstrap, pip). The clients are kept below target/clients.
@@ -21,6 +22,7 @@ install() {
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v chromium-headless-shell >/dev/null || missing+=(chromium-headless-shell)
     command -v openssl >/dev/null || missing+=(openssl)
+    command -v skopeo >/dev/null || missing+=(skopeo)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
     if ((${#missing[@]})); then
         apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
@@ -51,6 +53,7 @@ site() {
     head -c 3000000 /dev/urandom >"$work/upstream/file"
     git -C "$work/upstream" add file
     git -C "$work/upstream" -c user.name=weir -c user.email=weir@example.org commit --quiet --message=file
+    git -C "$work/upstream" tag v1.0.0
     "$binaries/weir" certificates --out "$work" >/dev/null
     edge_certificate
     cat >"$work/origin.toml" <<TOML
@@ -59,7 +62,7 @@ listen = "127.0.0.1:$origin_port"
 data_dir = "origin-data"
 tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
 repository = [{ name = "shop", url = "$work/upstream" }]
-service = [{ name = "shop", repository = "shop" }]
+service = [{ name = "shop", repository = "shop", ref = "v1.0.0", oci = true }]
 TOML
     cat >"$work/edge.toml" <<TOML
 name = "edge-1"
@@ -163,6 +166,31 @@ chromium_checks() {
     check "$version: nothing came over another version"
 }
 
+# An artifact is copied by tag; and as a mirror of a registry that nobody can reach, by its digest.
+skopeo_checks() {
+    local version manifest
+    version=$(skopeo --version | sed 's/ version//')
+    mkdir "$work/certs"
+    cp "$work/ca.pem" "$work/certs/ca.crt"
+    skopeo inspect --raw --cert-dir "$work/certs" "docker://localhost:$port/weir/shop:v1.0.0" >"$work/manifest.json" ||
+        fail "skopeo inspect"
+    manifest=sha256:$(sha256sum <"$work/manifest.json" | cut -d' ' -f1)
+    skopeo --insecure-policy copy --quiet --src-cert-dir "$work/certs" "docker://localhost:$port/weir/shop:latest" "dir:$work/copied" ||
+        fail "skopeo copy"
+    cmp -s "$work/copied/manifest.json" "$work/manifest.json" || fail "skopeo: the copied manifest differs"
+    check "$version: an artifact by tag"
+    cat >"$work/registries.conf" <<TOML
+[[registry]]
+location = "registry.invalid/acme/shop"
+[[registry.mirror]]
+location = "localhost:$port/weir/shop"
+TOML
+    skopeo --insecure-policy --registries-conf "$work/registries.conf" copy --quiet --src-cert-dir "$work/certs" \
+        "docker://registry.invalid/acme/shop@$manifest" "dir:$work/mirrored" || fail "skopeo copy from the mirror"
+    diff -r "$work/copied" "$work/mirrored" || fail "skopeo: what the mirror has differs"
+    check "$version: an artifact by its digest, from the mirror of a repository"
+}
+
 begun=$SECONDS
 work=$(mktemp -d)
 pids=()
@@ -174,6 +202,8 @@ tarball=$url/v1/services/shop/tarball
 (($#)) || cargo build --quiet --locked -p weir -p weir-origin -p weir-edge
 install
 site
+timeout 120 python3 loadtest/clients/oci_conformance.py "$url" "$work/ca.pem" weir/shop || fail "oci_conformance.py"
+skopeo_checks
 curl_checks
 timeout 240 "$venv/bin/python" loadtest/clients/niquests_checks.py "$url" "$work/ca.pem" "$digest" "$work/tarball" || fail "niquests"
 chromium_checks
