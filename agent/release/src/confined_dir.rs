@@ -92,6 +92,11 @@ impl ConfinedDir {
         self.directory(parent)
     }
 
+    /// Creates the parent directory of a path, if it is missing.
+    pub(crate) fn create_parent(&mut self, path: &[u8]) -> io::Result<()> {
+        self.parent(path).map(|_| ())
+    }
+
     /// Creates a directory with its parents. It must not exist.
     pub(crate) fn create_directory(&mut self, path: &[u8]) -> io::Result<()> {
         // From the top and without recursion: a path may have thousands of components.

@@ -5,7 +5,7 @@
 //! atomically. At the next start the state is repaired to match the symlink.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Seek};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,10 +28,11 @@ use crate::rebuild::{RebuiltTar, digest_on_disk, has_links};
 use crate::state::{HookJob, ReleaseRecord, State};
 use crate::state_file::{read_state, write_state};
 use crate::switch::{read_link, write_link};
-use crate::tar_reader::TarError;
+use crate::tar_reader::{TarError, rewound};
 use crate::tree::{make_directory, remove_tree, sync_directory};
-use crate::unchanged::{ReleaseBefore, Unchanged};
+use crate::unchanged::{Before, Unchanged};
 use crate::unpack::{Limits, unpack};
+use crate::writers::Unpacking;
 use crate::{frames_file, prune, state_file, switch};
 
 /// A release that is complete on disk.
@@ -276,9 +277,9 @@ impl ServiceDirectory {
         remove_tree(&partial)?;
         make_directory(&partial, modes.directory())?;
         let before = before.map(|before| self.release_path(before));
-        let before =
-            before.and_then(|before| ReleaseBefore::open(tarball, &before, &partial, modes, unchanged, others_write));
-        let unpacked = unpack(rewound(tarball)?, &partial, limits, modes, before).and_then(|unpacked| {
+        let before = before.as_deref().map(|release| Before { release, unchanged, others_write });
+        let unpacking = Unpacking { tarball, into: &partial, modes, before };
+        let unpacked = unpack(&unpacking, limits).and_then(|unpacked| {
             let lost = if unpacked.is_on_disk { None } else { compare(rewound(tarball)?, &partial, modes)? };
             let lost = lost.map(|lost| TarError::cannot_write(&partial, b"", io::Error::other(lost.to_string())));
             lost.map_or(Ok(unpacked.sync), Err)
@@ -304,10 +305,7 @@ impl ServiceDirectory {
     /// # Errors
     /// No such release is kept, or the disk fails.
     pub fn roll_back(&self, digest: TarballDigest) -> Result<(), ReleaseError> {
-        let kept = crate::prune::releases(&self.path)?.into_iter().map(|(_, name)| name);
-        let mut kept: Vec<_> = kept.filter(|name| name.digest() == digest).collect();
-        kept.sort_unstable();
-        for name in kept.into_iter().rev() {
+        for name in self.kept_of(digest)? {
             if self.is_as_unpacked(name)? {
                 self.switch_at(&self.state().record_of(name), None)?;
                 self.prune();
@@ -318,15 +316,35 @@ impl ServiceDirectory {
         Err(ReleaseError::NotKept { digest })
     }
 
+    /// The newest kept release of a digest that has its bytes. All of them are read.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn kept(&self, digest: TarballDigest) -> Result<Option<ReleaseName>, ReleaseError> {
+        for name in self.kept_of(digest)? {
+            if self.has_bytes_of_digest(name)? {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Those with a digest, the newest first.
+    fn kept_of(&self, digest: TarballDigest) -> Result<Vec<ReleaseName>, ReleaseError> {
+        let kept = prune::releases(&self.path)?.into_iter().map(|(_, name)| name);
+        let mut kept: Vec<_> = kept.filter(|name| name.digest() == digest).collect();
+        kept.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(kept)
+    }
+
     /// Whether a release has the bytes of its digest. One without links is taken for that: only its own hooks have written to it.
     fn is_as_unpacked(&self, name: ReleaseName) -> Result<bool, ReleaseError> {
+        Ok(has_links(&self.release_path(name)).is_ok_and(|has_links| !has_links) || self.has_bytes_of_digest(name)?)
+    }
+
+    fn has_bytes_of_digest(&self, name: ReleaseName) -> Result<bool, ReleaseError> {
         let path = self.release_path(name);
-        let found = match has_links(&path) {
-            Ok(false) => return Ok(true),
-            Ok(true) => digest_on_disk(&path, self.options.limits.max_bytes),
-            Err(error) => Err(error),
-        };
-        match found {
+        match digest_on_disk(&path, self.options.limits.max_bytes) {
             Ok(found) => Ok(found == name.digest()),
             Err(error) if is_exhaustion(&error) => Err(disk("read", &path)(error)),
             Err(_) => Ok(false),
@@ -468,10 +486,4 @@ fn make_directories(service: &Path, modes: Modes) -> Result<(), ReleaseError> {
     make_directory(service, modes.directory())?;
     make_directory(&service.join(RELEASES), modes.directory())?;
     make_directory(&service.join(INCOMING), modes.private_directory())
-}
-
-fn rewound(file: &File) -> Result<BufReader<&File>, TarError> {
-    let mut reader = file;
-    reader.rewind()?;
-    Ok(BufReader::with_capacity(64 << 10, file))
 }

@@ -38,6 +38,7 @@ mod tar_record;
 mod tree;
 mod unchanged;
 mod unpack;
+mod writers;
 
 pub use changes::Changes;
 pub use directory::{Created, ReleaseOptions, Restored, ServiceDirectory};

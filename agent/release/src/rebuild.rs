@@ -181,8 +181,10 @@ mod tests {
     use super::*;
     use crate::modes::Modes;
     use crate::unpack::{Limits, unpack};
+    use crate::writers::Unpacking;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::io::Write as _;
     use weir_protocol::tar_writer::pad;
 
     fn rebuild(release: &Path, size: u64) -> io::Result<Vec<u8>> {
@@ -225,7 +227,10 @@ mod tests {
     fn unpacked(tar: &[u8]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { max_files: 10_000, max_bytes: 1 << 30 };
-        unpack(tar, dir.path(), limits, Modes::default(), None).unwrap();
+        let mut tarball = tempfile::tempfile().unwrap();
+        tarball.write_all(tar).unwrap();
+        let unpacking = Unpacking { tarball: &tarball, into: dir.path(), modes: Modes::default(), before: None };
+        unpack(&unpacking, limits).unwrap();
         dir
     }
 

@@ -2,9 +2,11 @@
 //!
 //! Own code, because names may contain any byte, also a newline: pax records are split by their lengths only.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
+use rustix::io::Errno;
 use weir_protocol::entry_path::{is_safe_path, percent_encode, turning_points};
 
 const BLOCK: usize = 512;
@@ -54,6 +56,15 @@ impl TarError {
         }
     }
 
+    /// An entry cannot be made, or must not be.
+    pub(crate) fn of_entry(into: &Path, path: &[u8], error: io::Error) -> Self {
+        match Errno::from_io_error(&error) {
+            Some(Errno::EXIST) => Self::refused(path, "the name exists already"),
+            Some(Errno::NOTDIR | Errno::LOOP) => Self::refused(path, "a file or a symlink is in place of a directory"),
+            _ => Self::cannot_write(into, path, error),
+        }
+    }
+
     /// An entry must not be unpacked.
     pub fn refused(path: &[u8], reason: &'static str) -> Self {
         Self::Refused { path: percent_encode(path), reason }
@@ -74,6 +85,12 @@ pub(crate) struct Entry {
     /// Relative, without a trailing `/`.
     pub path: Vec<u8>,
     pub kind: EntryKind,
+}
+
+/// A tarball from its start.
+pub(crate) fn rewound(mut file: &File) -> Result<BufReader<&File>, TarError> {
+    file.rewind()?;
+    Ok(BufReader::with_capacity(64 << 10, file))
 }
 
 /// Reads the entries of a tarball.

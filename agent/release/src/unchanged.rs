@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::confined_dir::{ConfinedDir, is_type};
 use crate::modes::{Modes, ReleaseModes};
+use crate::writers::TarFile;
 
 /// The bytes that are compared at a time.
 const PART: usize = 64 << 10;
@@ -19,7 +20,7 @@ const PART: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unchanged {
-    /// `clone` where the file system can. Elsewhere `link`, or `copy` for a service with `check` or `exec`, and with `group_write`.
+    /// `link`. For a service with `check` or `exec`, and with `group_write`: `clone` where the file system can, elsewhere `copy`.
     #[default]
     Auto,
     /// They share their blocks until one is changed (btrfs, xfs with reflinks). Where the file system cannot: `copy`.
@@ -40,7 +41,16 @@ impl Unchanged {
     }
 }
 
-/// The release before, while a tarball is unpacked.
+/// The release before, and what may be done with its files.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'a> {
+    pub release: &'a Path,
+    pub unchanged: Unchanged,
+    /// Whether other programs may write into releases.
+    pub others_write: bool,
+}
+
+/// The release before, while a writer unpacks files of a tarball.
 pub(crate) struct ReleaseBefore<'a> {
     tarball: &'a File,
     dir: ConfinedDir,
@@ -53,16 +63,9 @@ pub(crate) struct ReleaseBefore<'a> {
 }
 
 impl<'a> ReleaseBefore<'a> {
-    /// `into`: the new directory, still empty. `others_write`: whether other programs may write into releases. `None`: nothing is
-    /// taken of it.
-    pub(crate) fn open(
-        tarball: &'a File,
-        release: &Path,
-        into: &Path,
-        modes: Modes,
-        unchanged: Unchanged,
-        others_write: bool,
-    ) -> Option<Self> {
+    /// `into`: the new directory. `None`: nothing is taken of the release before.
+    pub(crate) fn open(tarball: &'a File, before: &Before<'_>, into: &Path, modes: Modes) -> Option<Self> {
+        let Before { release, unchanged, others_write } = *before;
         let (clones, links) = (unchanged.clones(), unchanged.links(others_write));
         if !clones && !links {
             return None;
@@ -73,19 +76,13 @@ impl<'a> ReleaseBefore<'a> {
         Some(Self { tarball, dir, clones, links, modes, owner, buffers: Box::new([[0; PART]; 2]) })
     }
 
-    /// Makes a file in `into` of the one with the same path, if its bytes are the `size` bytes of the tarball at `position`. False:
-    /// it is to be written. An old file that cannot be read is not the same.
+    /// Makes a file in `into` of the one with the same path, if it has the same bytes. False: it is to be written. An old file that
+    /// cannot be read is not the same.
     ///
     /// # Errors
     /// Nothing can be made with this name.
-    pub(crate) fn take(
-        &mut self,
-        into: &mut ConfinedDir,
-        path: &[u8],
-        executable: bool,
-        position: u64,
-        size: u64,
-    ) -> io::Result<bool> {
+    pub(crate) fn take(&mut self, into: &mut ConfinedDir, file: &TarFile) -> io::Result<bool> {
+        let TarFile { ref path, executable, position, size } = *file;
         let Ok(old) = self.dir.open_file(path) else { return Ok(false) };
         let Ok(stat) = rustix::fs::fstat(&old) else { return Ok(false) };
         let may_link =
@@ -94,8 +91,9 @@ impl<'a> ReleaseBefore<'a> {
         if !is_candidate || !(self.clones || may_link) || !self.is_same(&old, position, size).unwrap_or(false) {
             return Ok(false);
         }
-        let is_made = (self.clones && self.clone_file(into, path, executable, &old)?)
-            || (may_link && !self.clones && self.link_file(into, path, &stat)?);
+        // A link costs less than a clone, which is a new file, also where both can be had.
+        let is_made = (may_link && self.link_file(into, path, &stat)?)
+            || (self.clones && self.clone_file(into, path, executable, &old)?);
         if !is_made {
             return Ok(false);
         }
@@ -156,6 +154,7 @@ mod tests {
     use super::*;
     use crate::compare::compare;
     use crate::unpack::{Limits, unpack};
+    use crate::writers::Unpacking;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::fs;
@@ -191,9 +190,10 @@ mod tests {
             fs::write(self.path("tar"), &bytes).unwrap();
             let (tarball, into) = (File::open(self.path("tar")).unwrap(), self.path(name));
             crate::tree::make_directory(&into, modes.directory()).unwrap();
-            let before = before
-                .and_then(|of| ReleaseBefore::open(&tarball, &self.path(of), &into, modes, unchanged, group_write));
-            assert!(unpack(&bytes[..], &into, limits, modes, before).unwrap().is_on_disk);
+            let release = before.map(|of| self.path(of));
+            let before = release.as_deref().map(|release| Before { release, unchanged, others_write: group_write });
+            let unpacking = Unpacking { tarball: &tarball, into: &into, modes, before };
+            assert!(unpack(&unpacking, limits).unwrap().is_on_disk);
             assert_eq!(compare(&bytes[..], &into, modes).unwrap(), None);
         }
 

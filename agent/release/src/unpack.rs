@@ -1,17 +1,16 @@
 //! Unpacks a verified tarball into a new directory.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 use weir_protocol::entry_path::turning_points;
 
-use crate::confined_dir::{ConfinedDir, is_type, start_writing};
+use crate::confined_dir::{ConfinedDir, is_type};
 use crate::file_system_sync::{FileSystemSync, MIN_ENTRIES};
-use crate::modes::Modes;
-use crate::tar_reader::{EntryKind, TarError, TarReader};
-use crate::unchanged::ReleaseBefore;
+use crate::tar_reader::{EntryKind, TarError, TarReader, rewound};
+use crate::writers::{TarFile, Unpacking, Writers};
 
 /// The longest path of an entry, in bytes.
 const MAX_PATH_BYTES: usize = 64 << 10;
@@ -34,23 +33,41 @@ pub(crate) struct Unpacked {
     pub(crate) sync: Duration,
 }
 
-/// Unpacks into the empty directory `into`. Files that are unchanged may be taken of the release `before`. After an error the caller
-/// removes the directory.
+/// Unpacks into the empty directory `into`. After an error the caller removes the directory.
 ///
 /// # Errors
 /// The tarball is malformed or hostile, or the disk fails.
-pub(crate) fn unpack(
-    tarball: impl Read,
-    into: &Path,
-    limits: Limits,
-    modes: Modes,
-    mut before: Option<ReleaseBefore<'_>>,
-) -> Result<Unpacked, TarError> {
+pub(crate) fn unpack(from: &Unpacking<'_>, limits: Limits) -> Result<Unpacked, TarError> {
     // Before the first write: it gets the errors from now on.
-    let file_system = FileSystemSync::open(into);
-    let mut reader = TarReader::new(tarball);
-    let cannot_write = |path: &[u8], error| TarError::cannot_write(into, path, error);
-    let mut dir = ConfinedDir::open_to_write(into, modes).map_err(|error| cannot_write(b"", error))?;
+    let file_system = FileSystemSync::open(from.into);
+    let cannot_write = |error| TarError::cannot_write(from.into, b"", error);
+    let mut dir = ConfinedDir::open_to_write(from.into, from.modes).map_err(cannot_write)?;
+    let Entries { count, has_turning_points } = from.with_writers(|writers| write(from, limits, &mut dir, writers))?;
+    if has_turning_points {
+        check_symlinks(from.into, &mut dir)?;
+    }
+    let began = Instant::now();
+    let unpacked = |is_on_disk| Unpacked { is_on_disk, sync: began.elapsed() };
+    let whole = file_system.filter(|_| count >= MIN_ENTRIES);
+    let is_compared = whole.is_some();
+    if whole.is_some_and(FileSystemSync::finish) {
+        return Ok(unpacked(true));
+    }
+    dir.sync().map_err(cannot_write)?;
+    Ok(unpacked(!is_compared))
+}
+
+/// What a tarball has.
+struct Entries {
+    /// With the directories that have no entry.
+    count: u64,
+    /// Whether symlinks have to be checked when all are there.
+    has_turning_points: bool,
+}
+
+/// Makes directories and symlinks in their order, and leaves files to the writers.
+fn write(from: &Unpacking<'_>, limits: Limits, dir: &mut ConfinedDir, to: &mut Writers) -> Result<Entries, TarError> {
+    let mut reader = TarReader::new(rewound(from.tarball)?);
     let (mut files, mut bytes) = (0u64, 0u64);
     let mut has_turning_points = false;
     while let Some(entry) = reader.next()? {
@@ -66,51 +83,26 @@ pub(crate) fn unpack(
                 has_turning_points |= turning_points(path, target).is_none_or(|turns| !turns.is_empty());
                 dir.create_symlink(path, target)
             }
-            EntryKind::File { size, executable } => {
+            EntryKind::File { size, .. } => {
                 bytes = bytes.saturating_add(*size);
                 if bytes > limits.max_bytes {
                     return Err(refused("the tarball's files are larger than `max_tarball_bytes`"));
                 }
-                let position = reader.position();
-                let taken = match &mut before {
-                    Some(before) => before.take(&mut dir, path, *executable, position, *size),
-                    None => Ok(false),
-                };
-                taken.and_then(|taken| match taken {
-                    true => Ok(()),
-                    false => write_file(&mut dir, path, *executable, reader.contents()),
-                })
+                dir.create_parent(path)
             }
         };
-        done.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => refused("the name exists already"),
-            _ if is_not_a_directory(&error) => refused("a file or a symlink is in place of a directory"),
-            _ => cannot_write(path, error),
-        })?;
+        done.map_err(|error| TarError::of_entry(from.into, path, error))?;
         if files + dir.directories_made() > limits.max_files {
             return Err(refused("the tarball has more entries than `max_files`"));
         }
+        if let EntryKind::File { size, executable } = entry.kind {
+            let file = TarFile { path: entry.path, executable, position: reader.position(), size };
+            if !to.write(file) {
+                break;
+            }
+        }
     }
-    if has_turning_points {
-        check_symlinks(into, &mut dir)?;
-    }
-    let began = Instant::now();
-    let unpacked = |is_on_disk| Unpacked { is_on_disk, sync: began.elapsed() };
-    let entries = files + dir.directories_made();
-    let whole = file_system.filter(|_| entries >= MIN_ENTRIES);
-    let is_compared = whole.is_some();
-    if whole.is_some_and(FileSystemSync::finish) {
-        return Ok(unpacked(true));
-    }
-    dir.sync().map_err(|error| cannot_write(b"", error))?;
-    Ok(unpacked(!is_compared))
-}
-
-fn write_file(dir: &mut ConfinedDir, path: &[u8], executable: bool, mut contents: impl Read) -> io::Result<()> {
-    let mut file = dir.create_file(path, executable)?;
-    io::copy(&mut contents, &mut file)?;
-    start_writing(&file);
-    Ok(())
+    Ok(Entries { count: files + dir.directories_made(), has_turning_points })
 }
 
 /// Checks all symlinks once all entries exist, because the entries that a target passes through may come after it.
@@ -139,9 +131,4 @@ fn check_symlink(path: &[u8], dir: &mut ConfinedDir) -> Result<(), TarError> {
         }
     }
     Ok(())
-}
-
-fn is_not_a_directory(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    matches!(Errno::from_io_error(error), Some(Errno::NOTDIR | Errno::LOOP))
 }

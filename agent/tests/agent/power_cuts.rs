@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::TestEdge;
 use crate::tarball::Written;
+use weir_release::Unchanged;
 
 const CUTS: usize = 40;
 
@@ -85,7 +86,7 @@ fn current(root: &Path) -> Option<usize> {
     current.is_symlink().then(|| version(&current))
 }
 
-async fn cuts(make_disk: &str, options: &'static str) {
+async fn cuts(make_disk: &str, options: &'static str, unchanged: Unchanged) {
     let world = World::new();
     make("mkfs.xfs", &world.path().join("machine"), 4 << 30);
     let machine = Arc::new(Mount::new(&world.path().join("machine"), "loop", world.path().join("machine.mounted")));
@@ -99,7 +100,9 @@ async fn cuts(make_disk: &str, options: &'static str) {
         edge.answers.publish(&shop(), tar.finish());
     };
     publish(&edge, 0);
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let mut config = world.config(&[edge.url()]);
+    config.releases.unchanged = unchanged;
+    let mut agent = Agent::with_release(config).await;
     let (switched, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let cutting = tokio::task::spawn_blocking({
         let (machine, switched, is_over) = (machine.clone(), switched.clone(), is_over.clone());
@@ -143,7 +146,11 @@ async fn a_power_cut_leaves_whole_releases() {
         return;
     }
     // A copy has the identity of the original.
-    for (make_disk, options) in [("mkfs.ext4", "loop"), ("mkfs.xfs", "loop,nouuid"), ("mkfs.btrfs", "loop")] {
-        cuts(make_disk, options).await;
+    for (make_disk, options, unchanged) in [
+        ("mkfs.ext4", "loop", Unchanged::Auto),
+        ("mkfs.xfs", "loop,nouuid", Unchanged::Auto),
+        ("mkfs.btrfs", "loop", Unchanged::Clone),
+    ] {
+        cuts(make_disk, options, unchanged).await;
     }
 }
