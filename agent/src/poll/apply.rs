@@ -41,13 +41,10 @@ impl Follower {
                 });
                 return Some(Ok(Outcome::Unchanged));
             }
-            PollResult::Unpacked(answer) => {
-                let name = self.veto.as_ref().expect("only a refused release is unpacked and not current").release;
-                let first = self.directory.state().release.is_none();
-                (
-                    Prepared::Ready(name.into(), if first { SwitchReason::First } else { SwitchReason::Changed }, None),
-                    answer,
-                )
+            PollResult::Unpacked(name, answer) => {
+                let state = self.directory.state();
+                let why = if state.release.is_none() { SwitchReason::First } else { SwitchReason::Changed };
+                (Prepared::Ready(name.into(), why, state.record_of(name).tar), answer)
             }
             PollResult::Fetched(mut tarball, answer) => {
                 let expected = answer.clone();

@@ -144,13 +144,13 @@ impl Follower {
         {
             return Some(());
         }
+        let unpacked = if pinned.is_none() { self.unpacked().await } else { None };
         let state = self.directory.state();
-        let unpacked = self.veto.as_ref().map(|veto| veto.release);
         let local = LocalState {
             digest: state.release.as_ref().map(|release| release.directory.digest()),
             highest_generation: state.highest_generation_within(highest_credible(SystemTime::now())),
             rejected: self.rejected.as_ref().map(|(digest, _)| *digest),
-            unpacked: unpacked.filter(|name| self.directory.release_path(*name).is_dir()).map(|name| name.digest()),
+            unpacked,
             pinned: pinned.is_some(),
         };
         let wanted = if refresh && pinned.is_none() { Wanted::Refresh } else { Wanted::Poll };
@@ -166,13 +166,13 @@ impl Follower {
             }
         };
         let answer = match &found {
-            PollResult::Unchanged(answer) | PollResult::Unpacked(answer) => answer,
+            PollResult::Unchanged(answer) | PollResult::Unpacked(_, answer) => answer,
             PollResult::Held(answer) | PollResult::Fetched(_, answer) => answer,
         };
         self.show_desired(answer.digest.map(|digest| (digest, answer.generation)));
         let fetched = match &found {
             PollResult::Fetched(tarball, _) => Some(tarball.digest),
-            PollResult::Unchanged(_) | PollResult::Unpacked(_) | PollResult::Held(_) => None,
+            PollResult::Unchanged(_) | PollResult::Unpacked(..) | PollResult::Held(_) => None,
         };
         let changed = if refresh { SwitchReason::MissedChange } else { SwitchReason::Changed };
         match self.apply(found, changed).await? {

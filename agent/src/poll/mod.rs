@@ -13,6 +13,7 @@ mod failed_update;
 mod follower;
 mod frames;
 mod interrupted;
+mod kept;
 mod parts;
 mod pinned;
 mod poller;

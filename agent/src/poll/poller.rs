@@ -177,12 +177,12 @@ impl Poller {
             if local.pinned {
                 return Ok((PollResult::Held(answer), protocol));
             }
-            if offered.is_some() && offered == local.unpacked {
+            if let Some(unpacked) = local.unpacked.filter(|unpacked| offered == Some(unpacked.digest())) {
                 // What was signed when it was fetched may have been replaced since.
-                let Some(proofs) = &self.proofs else { return Ok((PollResult::Unpacked(answer), protocol)) };
+                let Some(proofs) = &self.proofs else { return Ok((PollResult::Unpacked(unpacked, answer), protocol)) };
                 let signed = self.signed(poll, proofs).await?;
-                if Some(signed.digest) == local.unpacked {
-                    return Ok((PollResult::Unpacked(headers(signed)), protocol));
+                if signed.digest == unpacked.digest() {
+                    return Ok((PollResult::Unpacked(unpacked, headers(signed)), protocol));
                 }
             }
             if offered.is_some() && offered == local.digest {

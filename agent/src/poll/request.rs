@@ -2,6 +2,7 @@
 
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::request_id::RequestId;
+use weir_release::ReleaseName;
 
 use crate::edge_client::Edge;
 use crate::fetch::{Tarball, TarballHeaders};
@@ -14,8 +15,8 @@ pub(crate) struct LocalState {
     pub(crate) highest_generation: u64,
     /// A verified tarball that could not be unpacked: polls do not fetch it again.
     pub(crate) rejected: Option<TarballDigest>,
-    /// A complete release that the check refused: it is not fetched again.
-    pub(crate) unpacked: Option<TarballDigest>,
+    /// A complete release that is not current: it is not fetched again.
+    pub(crate) unpacked: Option<ReleaseName>,
     /// The service stays at its release, whatever edges offer.
     pub(crate) pinned: bool,
 }
@@ -63,7 +64,7 @@ impl Version<'_> {
 pub(crate) enum PollResult {
     Unchanged(TarballHeaders),
     /// The release that is on disk already, and not current.
-    Unpacked(TarballHeaders),
+    Unpacked(ReleaseName, TarballHeaders),
     /// What an edge offers while the service is pinned.
     Held(TarballHeaders),
     /// A verified tarball: a new one after a poll, any after a refresh.

@@ -60,6 +60,30 @@ async fn a_batch_poll_takes_the_place_of_single_ones() {
 }
 
 #[tokio::test]
+async fn a_kept_release_that_nobody_changed_is_not_fetched_again() {
+    let (world, edge) = World::offering("one").await;
+    edge.answers.assign(&[]);
+    let mut config = world.config(&[edge.url()]);
+    config.spread = Duration::ZERO;
+    let mut agent = Agent::with_release(config).await;
+    until_streams(&edge.answers, 1).await;
+    for (content, is_changed, is_fetched) in [("two", false, true), ("one", false, false), ("two", true, true)] {
+        let (digest, _) = edge.answers.publish(&shop(), with_content(content));
+        if is_changed {
+            let kept = world.service_dir().join("releases").join(digest.to_string()).join("content");
+            std::fs::remove_file(&kept).unwrap();
+            std::fs::write(&kept, "owt").unwrap();
+        }
+        edge.answers.forget();
+        edge.answers.send(AgentEventKind::Changed(edge.answers.row(&shop())));
+        agent.until("it has switched", |status| status.release.as_ref().is_some_and(|at| at.digest == digest)).await;
+        let fetched = edge.answers.seen().iter().any(|seen| seen.method == Method::GET);
+        assert_eq!((world.read("content").as_deref(), fetched), (Some(content), is_fetched));
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn no_edge_prolongs_the_spread() {
     for (own, of_edge) in [(DEFAULT_SPREAD, Duration::ZERO), (Duration::ZERO, NEVER)] {
         let (world, edge) = World::offering("one").await;
