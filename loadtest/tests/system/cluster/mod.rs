@@ -108,7 +108,7 @@ async fn faults(engine: EngineKind) -> anyhow::Result<()> {
 
 /// Waits until all edges answer for all services, then starts the agent and whatever records.
 async fn until_published(site: &mut Site) -> anyhow::Result<Looking> {
-    until_settled(site).await?;
+    until_settled(site).await.with_context(|| site.last_words())?;
     let looking = Recorder::start(site)?;
     site.agent.node.start().await?;
     let followed = site.upstreams.len() + site.composed.len();

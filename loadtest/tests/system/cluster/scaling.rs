@@ -20,7 +20,7 @@ const MAX_MOVED: usize = 30;
 
 /// On a busy machine sessions this short end by themselves, perhaps before the first bundle of a mirror is stored.
 fn ttl() -> Duration {
-    if nightly() { Duration::from_secs(15) } else { TTL }
+    if nightly() { Duration::from_secs(15) } else { TTL * 2 }
 }
 
 /// The longest time in which everything has moved.

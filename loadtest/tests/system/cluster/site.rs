@@ -205,6 +205,16 @@ impl Site {
         self.dir.keep()
     }
 
+    /// The ends of the origins' logs.
+    pub(crate) fn last_words(&self) -> String {
+        let end =
+            |log: String| log.lines().rev().take(20).fold(String::new(), |after, line| format!("{line}\n{after}"));
+        self.origins
+            .iter()
+            .map(|origin| format!("the log of {} ends so:\n{}", origin.name, end(origin.node.log())))
+            .collect()
+    }
+
     /// The owner of each repository, as the first origin that answers has it. `None`: one has no owner now, or none answers.
     pub(crate) async fn owners(&self, repositories: usize) -> Option<BTreeMap<String, String>> {
         for origin in self.origins.iter().filter(|origin| origin.node.pid().is_some()) {
