@@ -4,8 +4,9 @@
 use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
 };
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
 use weir_publish::RetentionConfig;
+use weir_runtime::bounds::Bounds;
 use weir_runtime::metric_families;
 use weir_source::{PollFailure, SourceMetrics};
 

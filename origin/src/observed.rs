@@ -78,7 +78,7 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// An empty table, and the deletions of operators.
-    pub(crate) fn new(limits: Bounds, bounds: &weir_model::Bounds) -> (Self, mpsc::Receiver<Deletion>) {
+    pub(crate) fn new(limits: Bounds, bounds: &weir_runtime::bounds::Bounds) -> (Self, mpsc::Receiver<Deletion>) {
         let in_use = Arc::new(InUse::default());
         let show = |name, limit, of: fn(&InUse) -> &AtomicUsize| {
             let in_use = in_use.clone();
@@ -200,7 +200,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_message_of_an_identity_is_taken_in_at_a_time() {
-        let bounds = weir_model::Bounds::register(&Registry::new()).unwrap();
+        let bounds = weir_runtime::bounds::Bounds::register(&Registry::new()).unwrap();
         let (observed, _deletions) = Observed::new(Bounds::default(), &bounds);
         let [one, two]: [NodeName; 2] = ["edge-1", "edge-2"].map(|name| name.parse().unwrap());
         let first = observed.begin(&one).await.unwrap();
@@ -224,7 +224,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn while_a_message_has_the_table_metrics_and_other_tasks_go_on() {
         let registry = Registry::new();
-        let bounds = weir_model::Bounds::register(&registry).unwrap();
+        let bounds = weir_runtime::bounds::Bounds::register(&registry).unwrap();
         let (observed, _deletions) = Observed::new(Bounds::default(), &bounds);
         let read = || {
             let golden = include_str!("../../shared/protocol/golden/edge/observed.json");

@@ -1,9 +1,10 @@
 //! Reads the stored documents of operators for `--check-config`; an origin may be running.
 
 use prometheus::Registry;
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::stored_definitions;
+use weir_runtime::bounds::Bounds;
 use weir_store::{Objects, StoreMetrics};
 
 use crate::catalog::{Definitions, Documents};

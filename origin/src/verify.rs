@@ -1,8 +1,9 @@
 //! From the configuration to what `weir-origin verify` reads.
 
 use prometheus::Registry;
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
 use weir_publish::verify::{self, Report};
+use weir_runtime::bounds::Bounds;
 use weir_store::{Objects, StoreMetrics};
 use weir_upstream::DataDir;
 

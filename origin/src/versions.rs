@@ -7,11 +7,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
-use weir_model::Bounds;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::{Author, Entry, HistoryPage, Positions, PublishError, Publisher, VersionChange, VersionChangeError};
+use weir_runtime::bounds::Bounds;
 use weir_source::Service;
 use weir_store::ObjectError;
 

@@ -15,18 +15,18 @@ use weir_source::{Candidate, Service};
 use weir_store::Area;
 use weir_tarball::{Built, ContentKey, Whole, WholeBlob};
 
-use super::attempt::Attempt;
-use super::decision::Content;
-use super::draft::BuiltContent;
+use super::decide::decision::Content;
+use super::decide::draft::BuiltContent;
+use super::decide::oci_form::OciContent;
 use super::error::PublishError;
-use super::known::KnownService;
-use super::oci_form::OciContent;
-use super::oci_layer::sha256_of;
-use super::pending_change::PendingChange;
-use super::protection::Protection;
 use super::publisher::Publisher;
-use super::repositories::Handle;
 use super::request::{Cached, Outcome};
+use super::stored::known::KnownService;
+use super::write::attempt::Attempt;
+use super::write::oci_layer::sha256_of;
+use super::write::pending_change::PendingChange;
+use super::write::protection::Protection;
+use super::write::repositories::Handle;
 
 impl Publisher {
     /// Publishes candidates whose content is stored: in the service's versions, or as the current version of another

@@ -11,19 +11,19 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
 use weir_source::Service;
 
-use super::deltas::Deltas;
-use super::draft::Draft;
+use super::decide::draft::Draft;
 use super::error::{PublishError, VersionChangeError};
-use super::history_line::{Line, Tip};
-use super::mirror::Mirrors;
-use super::ownership::Ownership;
-use super::queries::Queries;
-use super::reloads::Reloads;
-use super::repositories::Repositories;
+use super::read::queries::Queries;
+use super::read::reloads::Reloads;
 use super::request::{DefinitionChange, VersionChange};
-use super::row::{Definition, unix_milliseconds};
-use super::store_identity::StoreIdentity;
-use super::writer::Request;
+use super::stored::history_line::{Line, Tip};
+use super::stored::row::{Definition, unix_milliseconds};
+use super::stored::store_identity::StoreIdentity;
+use super::write::deltas::Deltas;
+use super::write::mirror::Mirrors;
+use super::write::ownership::Ownership;
+use super::write::repositories::Repositories;
+use super::write::writer::Request;
 
 /// The most refs whose last tip the record has. Beyond it, a tip may be stored twice.
 const MAX_REFS: usize = 1_000;

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use prometheus::Registry;
 use tempfile::TempDir;
-use weir_git::bundles::{Bundle, MirrorManifest, Part};
 use weir_model::ServerClocks;
+use weir_model::stored_mirror::{Bundle, MirrorManifest, Part};
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::Frame;
@@ -32,6 +32,7 @@ use weir_store::{Area, Objects, RecordKey, Records, StoreMetrics};
 use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 use weir_upstream::DataDir;
 
+use super::stored::record;
 use super::*;
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use weir_git::mirror::FetchMemory;
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
+use weir_runtime::bounds::Bounds;
 use weir_tarball::Limits;
 use weir_upstream::{DataDir, UpstreamsConfig};
 

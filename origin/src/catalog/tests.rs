@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
 use weir_ownership::{Claim, SessionId};
 use weir_protocol::event::{Event, EventKind};
 use weir_publish::{Options, PublishMetrics, Publisher, RetentionConfig, Started, Validity, reclaimed};
+use weir_runtime::bounds::Bounds;
 use weir_runtime::shutdown::Drain;
 use weir_source::{Condition, ServiceConfig};
 use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
-use weir_model::Bounds;
 use weir_ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_publish::{Publisher, Validity, boot_clock, unix_milliseconds};
+use weir_runtime::bounds::Bounds;
 use weir_runtime::shutdown::Drain;
 use weir_store::{RecordKey, Records, Version};
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use weir_model::Bounds;
 use weir_protocol::access_list::{Fleet, Table, shard_of};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_publish::unix_milliseconds;
+use weir_runtime::bounds::Bounds;
 use weir_runtime::shutdown::Drain;
 use weir_store::Records;
 use weir_upstream::DefinedBy;

@@ -13,10 +13,10 @@ use prometheus::{IntCounterVec, Registry};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
-use weir_model::Bounds;
 use weir_ownership::{Entry, NAME_BUCKETS, NameAnswer, NameRequest, NameStep, NameWriter, Names};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::{Validity, WritePace, unix_milliseconds};
+use weir_runtime::bounds::Bounds;
 use weir_runtime::metric_families;
 use weir_store::{Expect, PutOutcome, RecordKey, Records, Version};
 

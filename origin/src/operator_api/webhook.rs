@@ -11,10 +11,10 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::json;
 use tokio::sync::Semaphore;
-use weir_model::Bounds;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::problem::Problem;
 use weir_runtime::admin;
+use weir_runtime::bounds::Bounds;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestBodyError, SourceLimit, SourcePermit};
 
 use super::OperatorApi;

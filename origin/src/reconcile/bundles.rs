@@ -6,9 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use weir_git::bundles::{
-    Bundle, BundleError, BundleRequest, Bundled, HydrateRequest, MirrorManifest, Part, WrittenBundle,
-};
+use weir_git::bundles::{BundleError, BundleRequest, Bundled, HydrateRequest, WrittenBundle};
+use weir_model::stored_mirror::{Bundle, MirrorManifest, Part};
 use weir_protocol::name::RepositoryName;
 use weir_publish::{MirrorUpload, PublishError, unix_milliseconds};
 use weir_store::{Area, Objects};
@@ -223,7 +222,8 @@ mod tests {
     use crate::config::{LimitsConfig, StoreConfig};
     use crate::event_log::EventLog;
     use crate::metrics::Metrics;
-    use weir_model::{Bounds, ServerClocks};
+    use weir_model::ServerClocks;
+    use weir_runtime::bounds::Bounds;
     use weir_store::testing::FaultyEngine;
     use weir_store::{Records, StoreMetrics};
 

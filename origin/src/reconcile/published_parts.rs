@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::runtime::Handle;
-use weir_model::Bounds;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::{Publisher, Suspension};
+use weir_runtime::bounds::Bounds;
 use weir_source::{PartTarballs, Service, ServiceFailure, SourceContext, Tree};
 use weir_tarball::Limits;
 use weir_upstream::free_disk;

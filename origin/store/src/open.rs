@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
+use weir_runtime::bounds::Bounds;
 
 use super::bucket;
 use super::disk_cache::DiskCache;

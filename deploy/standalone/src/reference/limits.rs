@@ -78,8 +78,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | the same, until it is forgotten | {origin/observed/src/table.rs AGENT_FORGOTTEN_AFTER} |  | it is not listed |
 | age of stored names of agents and edges | {origin/src/last_seen.rs STORE_INTERVAL} |  | a kill of all origins forgets agents that are newer |
 | questions about what agents run | {origin/src/observed.rs CONCURRENT_QUERIES} | `fleet_queries` | they wait |
-| segments of a history (64 KiB each) in which `lacks` finds a revision, the newest | {origin/publish/src/queries.rs MAX_SEGMENTS} |  | rows are counted as unknown |
-| repositories whose segments are in memory, and that one question with `lacks` is about | {origin/publish/src/positions.rs MAX_REPOSITORIES} |  | they are read again; 400 |
+| segments of a history (64 KiB each) in which `lacks` finds a revision, the newest | {origin/publish/src/read/queries.rs MAX_SEGMENTS} |  | rows are counted as unknown |
+| repositories whose segments are in memory, and that one question with `lacks` is about | {origin/publish/src/read/positions.rs MAX_REPOSITORIES} |  | they are read again; 400 |
 | refs of a repository whose last tip its record has | {origin/publish/src/publisher.rs MAX_REFS} |  | a tip may be stored twice |
 | names that operators delete there | {origin/src/observed.rs MAX_DELETIONS} |  | they wait |
 | events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |
@@ -111,17 +111,17 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a page of a list | {origin/src/operator_api/page.rs MAX_LIMIT} |  | the next page has the rest |
 | repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
 | services | `limits.max_services` |  | 429. Metric: `weir_origin_catalog_limit` |
-| a repository's changes that wait for a write of its record | {origin/publish/src/writer.rs MAX_WAITING} |  | they wait |
-| writes of a repository's record in a bucket or etcd: time between two, on average | {origin/publish/src/write_pace.rs WRITE_INTERVAL} |  | changes are written together |
-| the same: writes that may follow each other after a pause | {origin/publish/src/write_pace.rs WRITE_BURST} |  | changes are written together |
+| a repository's changes that wait for a write of its record | {origin/publish/src/write/writer.rs MAX_WAITING} |  | they wait |
+| writes of a repository's record in a bucket or etcd: time between two, on average | {origin/publish/src/write/write_pace.rs WRITE_INTERVAL} |  | changes are written together |
+| the same: writes that may follow each other after a pause | {origin/publish/src/write/write_pace.rs WRITE_BURST} |  | changes are written together |
 | a record | {origin/store/src/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
 | a request for a record in a bucket | {origin/store/src/records/bucket.rs REQUEST_TIMEOUT} |  | a read fails; the outcome of a write is unknown |
 | a listing of records in a bucket | {origin/store/src/records/bucket.rs LISTING_TIMEOUT} |  | it fails |
 | a connection or a request to a member of etcd | {origin/store/src/records/etcd/client.rs REQUEST_TIMEOUT}, and half of the time that is left |  | the next member is used; the outcome of a write that was sent is unknown |
 | an answer of etcd | {origin/store/src/records/etcd/client.rs MAX_RESPONSE_BYTES} |  | the request fails |
-| history segments of a repository | {origin/publish/src/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
-| pins and unpins that a history lists of one publication | {origin/publish/src/history.rs MOST_ACTS} |  | older ones are not listed |
-| deleted services of a repository whose generation is stored | {origin/publish/src/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
+| history segments of a repository | {origin/publish/src/stored/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
+| pins and unpins that a history lists of one publication | {origin/publish/src/stored/history.rs MOST_ACTS} |  | older ones are not listed |
+| deleted services of a repository whose generation is stored | {origin/publish/src/remove/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
 | entries of a folder, with those that are left out; entries of a directory that a symlink leads through | `limits.max_entries` |  | the service is unhealthy |
 | `.gitattributes` of a directory and of those above it, together | {origin/git/src/tree/attributes.rs MAX_BYTES} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |
 | steps of matching the paths of a build with `include`, `exclude` and `.gitattributes` | {origin/tarball/src/glob.rs MAX_MATCH_STEPS} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |

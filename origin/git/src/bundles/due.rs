@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::stored_mirror::Bundle;
+use weir_model::stored_mirror::Bundle;
 
 /// The shortest time between two bundles.
 pub const INCREMENTAL_INTERVAL: Duration = Duration::from_secs(600);
@@ -68,8 +68,8 @@ pub(super) fn due(bundles: &[Bundle], changes: Changes, now: u64, at_once: bool)
 mod tests {
     use weir_protocol::digest::ObjectDigest;
 
-    use super::super::stored_mirror::Part;
     use super::*;
+    use weir_model::stored_mirror::Part;
 
     const MINUTE: u64 = 60_000;
     const DAY: u64 = 24 * 60 * MINUTE;

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::requests::{BundleRequest, StoredLfsRequest};
-use super::stored_mirror::{Part, StoredLfsObject};
 use crate::lfs::{LfsFile, LfsObjects, LfsWriteError, Pointer};
+use weir_model::stored_mirror::{Part, StoredLfsObject};
 
 /// The stored objects, and the mirror's that are not stored yet.
 pub(super) struct StoredLfs {

@@ -4,7 +4,6 @@
 mod due;
 mod lfs;
 mod requests;
-mod stored_mirror;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
+use weir_model::stored_mirror::{Bundle, MirrorManifest, Part};
 use weir_upstream::Upstream;
 
 use self::due::{Changes, due};
@@ -27,7 +27,6 @@ pub use self::lfs::take_stored_lfs;
 pub use self::requests::{
     BundleError, BundleRequest, Bundled, HydrateRequest, ReadPart, StoredLfsRequest, WrittenBundle,
 };
-pub use self::stored_mirror::{Bundle, MirrorManifest, Part, StoredLfsObject};
 
 impl MirrorHandle {
     /// Writes a bundle of the mirror, if one is due. `require_room` fails if the disk has no room for so many bytes.

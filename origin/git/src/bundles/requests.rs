@@ -1,11 +1,11 @@
 //! What is requested of bundles, and the results.
 
 use bytes::Bytes;
+use weir_model::stored_mirror::{MirrorManifest, Part, StoredLfsObject};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
 use weir_upstream::RepositoryConfig;
 
-use super::stored_mirror::{MirrorManifest, Part, StoredLfsObject};
 use crate::lfs::LfsFile;
 
 /// Reads an object of the stored mirror, or says why it cannot be read.

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 use weir_model::ServerClocks;
+use weir_model::stored_mirror::StoredLfsObject;
 use weir_protocol::digest::ObjectDigest;
 use weir_upstream::{FetchProgress, RepositoryConfig, UpstreamsConfig};
 

@@ -1,6 +1,5 @@
 //! Records and pages that are damaged: nothing new is published until an operator confirms, and nothing is invented.
 
-use super::known::SuspendedUntil;
 use super::*;
 
 const NO_BYTES: &[u8] = b"damaged";

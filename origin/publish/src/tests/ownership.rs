@@ -8,7 +8,7 @@ use weir_ownership::{Claim, SessionId};
 use weir_protocol::token::SigningKey;
 use weir_store::{Expect, PutOutcome, Version};
 
-use super::known::KnownService;
+use super::stored::known::KnownService;
 use super::*;
 
 struct Member {

@@ -124,7 +124,7 @@ async fn a_moved_service_is_removed_from_its_old_repository() {
     assert_eq!(publish(&publisher, &moved, 0, &["one"]).await.unwrap(), Outcome::Published);
     assert!(current(&moved).publication().generation > current(&before).publication().generation);
     // Without a restart its objects are those of a superseded version.
-    alignment::retire_moved_services(&publisher.repositories, at(6)).await;
+    write::alignment::retire_moved_services(&publisher.repositories, at(6)).await;
     assert_eq!(publisher.repositories.repositories_of(&name("shop-prod")), [shop()]);
     let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&moved));

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_git::bundles::{ReadPart, StoredLfsObject};
+use weir_git::bundles::ReadPart;
 use weir_git::lfs::{LfsFile, LfsOid};
+use weir_model::stored_mirror::StoredLfsObject;
 use weir_upstream::RepositoryConfig;
 
 use crate::{RetainedRevisions, Service};

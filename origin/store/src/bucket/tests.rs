@@ -4,9 +4,10 @@ use std::path::Path;
 
 use object_store::{CredentialProvider, ObjectStoreExt};
 use prometheus::Registry;
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_runtime::bounds::Bounds;
 
 use super::*;
 use crate::object_location::StoredObject;

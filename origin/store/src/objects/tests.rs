@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use object_store::local::LocalFileSystem;
 use prometheus::Registry;
-use weir_model::{Bounds, ServerClocks};
+use weir_model::ServerClocks;
+use weir_runtime::bounds::Bounds;
 
 use super::faulty::FaultyStore;
 use super::*;

@@ -1,0 +1,494 @@
+//! The next state of a repository, in memory. The writer applies several changes to one draft and writes it once.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use weir_model::ServerClocks;
+use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::ServiceName;
+use weir_source::{Candidate, Service};
+use weir_tarball::ContentKey;
+
+use super::decision::{self, Content, Decision, PublishRequest};
+use super::generation;
+use super::retention::supersede;
+use super::signer::Signer;
+use crate::error::{PublishError, VersionChangeError};
+use crate::request::{Outcome, VersionChange};
+use crate::stored::history_line::{Line, Why};
+use crate::stored::page::{self, Page};
+use crate::stored::record::RepositoryRecord;
+use crate::stored::row::{Pin, Row, StoredVersion, from_unix, parsed, unix_milliseconds};
+
+/// Options that apply to every change.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    pub(crate) generation_floor: Generation,
+    /// Versions with a generation that no agent believes are published again, at the clock.
+    pub(crate) lower_generations: bool,
+    pub(crate) clocks: ServerClocks,
+    /// The most superseded versions to retain for a service.
+    pub(crate) versions: usize,
+    pub(crate) signer: Arc<Signer>,
+}
+
+impl Rules {
+    /// The generations that stay as they are at a start.
+    pub(crate) fn bounds(&self, now: SystemTime) -> RangeInclusive<Generation> {
+        generation::bounds(self.generation_floor, self.lower_generations, now)
+    }
+}
+
+pub(crate) struct Draft<'a> {
+    pub(crate) rules: &'a Rules,
+    pub(crate) record: RepositoryRecord,
+    /// The pages of all services that may change, by their position in the record.
+    pages: BTreeMap<usize, Page>,
+    pub(crate) rows: BTreeMap<ServiceName, Row>,
+    pub(crate) lines: Vec<Line>,
+    /// Content keys whose build had the published digest.
+    pub(crate) known_keys: Vec<(ServiceName, ContentKey)>,
+    is_changed: bool,
+    /// Superseded versions that were dropped because there were too many.
+    pub(crate) dropped_versions: usize,
+}
+
+/// A change that requests see once the draft is durable.
+pub(crate) struct VisibleChange {
+    pub(crate) service: Arc<Service>,
+    pub(crate) change: Change,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    Published(Descriptor),
+    /// Other representations or another ref under the same generation.
+    Revised(Descriptor),
+    /// The draft changes nothing. The stored descriptor may still be newer than the one in memory.
+    Current(Descriptor),
+    /// Pinned since then.
+    Pinned(SystemTime),
+    Unpinned,
+}
+
+/// A candidate with its content.
+#[derive(Debug, Clone)]
+pub(crate) struct BuiltContent {
+    pub(crate) candidate: Candidate,
+    pub(crate) content: Content,
+    pub(crate) recipe: Option<ObjectDigest>,
+}
+
+impl<'a> Draft<'a> {
+    /// `pages` must include the page of every service that changes.
+    pub(crate) fn new(rules: &'a Rules, record: RepositoryRecord, pages: BTreeMap<usize, Page>) -> Self {
+        let (rows, lines, known_keys) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { rules, record, pages, rows, lines, known_keys, is_changed: false, dropped_versions: 0 }
+    }
+
+    pub(crate) fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// Forces a write although nothing changed, as after damage.
+    pub(crate) fn set_changed(&mut self) {
+        self.is_changed = true;
+    }
+
+    /// Returns the record, the pages with all changes, the changed rows, and the new lines of the history.
+    pub(crate) fn into_parts(mut self) -> (RepositoryRecord, BTreeMap<usize, Page>, Vec<Row>, Vec<Line>) {
+        for row in self.rows.values() {
+            let position = page::position(&self.record.pages, &row.service);
+            self.pages.entry(position).or_default().set(row);
+        }
+        (self.record, self.pages, self.rows.into_values().collect(), self.lines)
+    }
+
+    /// The stored row of a service; an empty one if none is stored.
+    pub(crate) fn row(&self, service: &ServiceName) -> Result<Row, PublishError> {
+        if let Some(row) = self.rows.get(service) {
+            return Ok(row.clone());
+        }
+        let page = self.pages.get(&page::position(&self.record.pages, service));
+        let row = page.map_or(Ok(None), |page| page.row(service));
+        let row = row.map_err(|error| PublishError::Object(error.to_string()))?;
+        Ok(row.unwrap_or_else(|| Row::new(service.clone())))
+    }
+
+    pub(crate) fn put(&mut self, row: Row) {
+        self.is_changed = true;
+        self.rows.insert(row.service.clone(), row);
+    }
+
+    /// Publishes a content unless it is published already. After an error the draft is unchanged.
+    pub(crate) fn publish(
+        &mut self,
+        built: BuiltContent,
+        now: SystemTime,
+    ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
+        let BuiltContent { candidate, content, recipe } = built;
+        let Candidate { service, revision, version, parts, key, stepped_back, .. } = candidate;
+        if service.is_withdrawn() {
+            return Ok((Outcome::Withdrawn, Vec::new()));
+        }
+        let mut row = self.row(&service.name)?;
+        if row.is_moving {
+            return Err(PublishError::Moving(service.name.clone()));
+        }
+        let current = current(&row, &service)?;
+        if current.is_none() {
+            // A pin does not survive a move to another repository: it was on a version of that one.
+            row.pin = None;
+        }
+        let show = |change| VisibleChange { service: service.clone(), change };
+        if let (Some(pin), Some(current)) = (&row.pin, &current) {
+            let changes = [Change::Pinned(from_unix(pin.since)), Change::Current(current.clone())];
+            return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
+        }
+        let now = self.rules.clocks.bounded(now, Instant::now());
+        let request = PublishRequest {
+            service: service.name.clone(),
+            repository: service.repository.clone(),
+            revision,
+            version,
+            parts,
+            followed_ref: service.followed.to_string(),
+            source: service.source_url(),
+        };
+        let last = last_generation(&row, &service);
+        let floor = self.rules.generation_floor;
+        match decision::decide(current.as_ref(), &request, &content, last, now, floor) {
+            Decision::Unchanged => {
+                self.known_keys.push((service.name.clone(), key));
+                Ok((Outcome::Unchanged, current.map(|current| show(Change::Current(current))).into_iter().collect()))
+            }
+            Decision::Revise(fields) => {
+                let descriptor = self.sign(fields)?;
+                if let Some(version) = &mut row.current {
+                    *version = StoredVersion::new(&descriptor, key, recipe, version.why, version.by.clone());
+                }
+                self.put(row);
+                Ok((Outcome::Revised, vec![show(Change::Revised(descriptor))]))
+            }
+            Decision::Publish(fields) => {
+                let descriptor = self.sign(fields)?;
+                let version = StoredVersion::new(&descriptor, key, recipe, stepped_back.into(), None);
+                self.replace_current(row, &descriptor, version, now);
+                Ok((Outcome::Published, vec![show(Change::Published(descriptor))]))
+            }
+        }
+    }
+
+    /// Publishes stored content without a build: a version with this key, of the service itself or of `source`.
+    /// `None`: no version has this key any more, or it lacks the OCI form that the service needs.
+    pub(crate) fn publish_known(
+        &mut self,
+        candidate: Candidate,
+        source: &ServiceName,
+        now: SystemTime,
+    ) -> Result<Option<(Outcome, Vec<VisibleChange>)>, PublishError> {
+        let source = self.row(source)?;
+        let Some(version) = source.versions().find(|version| version.key == candidate.key) else { return Ok(None) };
+        let (mut content, recipe) = (Content::of(&parsed(version)?), version.recipe);
+        match (candidate.service.oci.is_on(), content.oci.is_some()) {
+            (true, false) => return Ok(None),
+            (true, true) => {}
+            (false, _) => content.oci = None,
+        }
+        self.publish(BuiltContent { candidate, content, recipe }, now).map(Some)
+    }
+
+    /// Replaces the representations of a rebuilt version. Returns false if the version is gone.
+    pub(crate) fn replace_representations(
+        &mut self,
+        service: &Arc<Service>,
+        content: &Content,
+        recipe: ObjectDigest,
+    ) -> Result<(bool, Vec<VisibleChange>), PublishError> {
+        let mut row = self.row(&service.name)?;
+        let is_current = row.current.as_ref().is_some_and(|current| current.digest == content.digest);
+        let retained = row.retained.iter_mut().map(|retained| &mut retained.version);
+        let mut versions = row.current.iter_mut().chain(retained);
+        let Some(version) = versions.find(|version| version.digest == content.digest) else {
+            return Ok((false, Vec::new()));
+        };
+        let before = parsed(version)?;
+        let revised = decision::rebuilt(&before, content, service.source_url().as_deref());
+        if revised.is_none() && version.recipe == Some(recipe) {
+            return Ok((true, Vec::new()));
+        }
+        let descriptor = revised.map_or(Ok(before.clone()), |fields| self.sign(fields))?;
+        *version = version.with(&descriptor);
+        version.recipe = Some(recipe);
+        self.put(row);
+        let is_shown = is_current && descriptor.version() > before.version();
+        let shown = VisibleChange { service: service.clone(), change: Change::Revised(descriptor) };
+        Ok((true, is_shown.then_some(shown).into_iter().collect()))
+    }
+
+    /// Pins a service to a digest: the current one (`None`), or a retained one, which becomes a new publication.
+    pub(crate) fn pin(
+        &mut self,
+        service: &Arc<Service>,
+        digest: Option<&TarballDigest>,
+        change: &VersionChange,
+    ) -> Result<((), Vec<VisibleChange>), VersionChangeError> {
+        let (mut row, current) = self.expected(service, change)?;
+        let since = row.pin.as_ref().map_or(unix_milliseconds(change.now), |pin| pin.since);
+        row.pin = Some(Pin { since, author: change.author.clone() });
+        let mut shown = vec![Change::Pinned(from_unix(since))];
+        let stays = current.filter(|current| digest.is_none_or(|digest| current.publication().digest == *digest));
+        match (stays, digest) {
+            (Some(current), _) => {
+                self.lines.push(Line::pinned(&current, change.now, change.author.clone()));
+                self.put(row);
+                shown.push(Change::Current(current));
+            }
+            (None, None) => return Err(VersionChangeError::NothingPublished(service.name.clone())),
+            (None, Some(digest)) => {
+                let retained = row.version(digest).cloned();
+                let not_retained = || VersionChangeError::NotRetained(service.name.clone(), *digest);
+                let retained = retained.ok_or_else(not_retained)?;
+                let version = parsed(&retained)?;
+                let (last, followed_ref) = (last_generation(&row, service), service.followed.to_string());
+                let (floor, now) = (self.rules.generation_floor, self.rules.clocks.bounded(change.now, Instant::now()));
+                let fields = decision::republished(&version, &followed_ref, last, now, floor);
+                let descriptor = self.sign(fields)?;
+                let by = change.author.by.clone();
+                let StoredVersion { key, recipe, .. } = retained;
+                let version = StoredVersion::new(&descriptor, key, recipe, Why::RolledBack, by);
+                self.replace_current(row, &descriptor, version, change.now);
+                self.lines.push(Line::pinned(&descriptor, change.now, change.author.clone()));
+                shown.push(Change::Published(descriptor));
+            }
+        }
+        Ok(((), shown.into_iter().map(|change| VisibleChange { service: service.clone(), change }).collect()))
+    }
+
+    /// Lets a service follow its ref again. Returns false if it was not pinned.
+    pub(crate) fn unpin(
+        &mut self,
+        service: &Arc<Service>,
+        change: &VersionChange,
+    ) -> Result<(bool, Vec<VisibleChange>), VersionChangeError> {
+        let (mut row, current) = self.expected(service, change)?;
+        let was_pinned = row.pin.take().is_some();
+        if was_pinned {
+            let line = current.map(|current| Line::unpinned(&current, change.now, change.author.clone()));
+            self.lines.extend(line);
+            self.put(row);
+        }
+        Ok((was_pinned, vec![VisibleChange { service: service.clone(), change: Change::Unpinned }]))
+    }
+
+    /// Marks a service as moving to another repository. Returns what is published and defined there above; 0: nothing was
+    /// here.
+    pub(crate) fn withdraw(&mut self, service: &ServiceName) -> Result<Generation, PublishError> {
+        let mut row = self.row(service)?;
+        // The document there has to be newer, whatever the clocks say.
+        let generation = row.generation.max(row.definition.as_ref().map_or(0, |definition| definition.written_at));
+        if !row.is_moving {
+            row.is_moving = true;
+            self.put(row);
+        }
+        Ok(generation)
+    }
+
+    /// Lets a service be published here, above its last generation in other repositories.
+    pub(crate) fn adopt(&mut self, service: &ServiceName, last: Generation) -> Result<(), PublishError> {
+        let mut row = self.row(service)?;
+        if row.is_moving || row.generation < last {
+            row.is_moving = false;
+            row.generation = row.generation.max(last);
+            self.put(row);
+        }
+        Ok(())
+    }
+
+    /// Supersedes the current version without a successor. Returns its last generation; `None` if the service was never
+    /// published, or has moved: then it is not gone. `is_gone`: it is, also if a move began and did not come to its end.
+    pub(crate) fn retire(
+        &mut self,
+        service: &ServiceName,
+        is_gone: bool,
+        now: SystemTime,
+    ) -> Result<Option<Generation>, PublishError> {
+        let mut row = self.row(service)?;
+        let was_pinned = row.pin.take().is_some();
+        let was_moving = row.is_moving;
+        row.is_moving &= !is_gone;
+        let generation = row.last_generation().filter(|_| !row.is_moving);
+        let had_version = row.current.is_some();
+        if had_version {
+            self.dropped_versions += supersede(&mut row, None, now, self.rules.versions);
+        }
+        if had_version || was_pinned || was_moving != row.is_moving {
+            self.put(row);
+        }
+        Ok(generation)
+    }
+
+    /// Drops retained versions, and returns how many were found.
+    pub(crate) fn drop_versions(
+        &mut self,
+        service: &ServiceName,
+        digests: &[TarballDigest],
+    ) -> Result<usize, PublishError> {
+        let mut row = self.row(service)?;
+        let before = row.retained.len();
+        row.retained.retain(|retained| !digests.contains(&retained.version.digest));
+        let dropped = before - row.retained.len();
+        if dropped > 0 {
+            self.put(row);
+        }
+        Ok(dropped)
+    }
+
+    /// Removes the row of a deleted service. Its generations go on growing, because the clock does.
+    pub(crate) fn drop_tombstone(&mut self, service: &ServiceName) -> Result<(), PublishError> {
+        if self.row(service)?.is_tombstone() {
+            self.put(Row::new(service.clone()));
+        }
+        Ok(())
+    }
+
+    /// Publishes a service again if its generation is out of bounds, pinned or not. Returns false if it is not, or if the
+    /// descriptor would be too large with today's signatures.
+    pub(crate) fn republish_in_bounds(
+        &mut self,
+        service: &ServiceName,
+        bounds: &RangeInclusive<Generation>,
+        now: SystemTime,
+    ) -> Result<bool, PublishError> {
+        let mut row = self.row(service)?;
+        if bounds.contains(&row.generation) || row.is_moving {
+            return Ok(false);
+        }
+        let is_ahead = row.generation > *bounds.end();
+        let Some(current) = &row.current else {
+            if is_ahead {
+                row.generation = 0; // The next one is the clock.
+                self.put(row);
+            }
+            return Ok(is_ahead);
+        };
+        let before = parsed(current)?;
+        if before.publication().generation < row.generation {
+            return Ok(false); // Another repository has published since.
+        }
+        let last = row.last_generation().filter(|_| !is_ahead);
+        let fields = decision::republished(&before, before.followed_ref(), last, now, *bounds.start());
+        let Ok(descriptor) = self.sign(fields) else {
+            tracing::warn!(%service, "the service keeps its generation: its descriptor would be too large");
+            return Ok(false);
+        };
+        let (why, by) = (if is_ahead { Why::Lowered } else { Why::FloorRaised }, current.by.clone());
+        let version = StoredVersion::new(&descriptor, current.key, current.recipe, why, by);
+        let pin = row.pin.clone();
+        self.replace_current(row, &descriptor, version, now);
+        // The history shows a pin with the current publication, so the pin is entered again for the new one.
+        let pinned = pin.map(|pin| Line::pinned(&descriptor, from_unix(pin.since), pin.author));
+        self.lines.extend(pinned);
+        Ok(true)
+    }
+
+    /// Signs all versions of a service with the current keys, and returns how many. A descriptor that would become
+    /// too large keeps its old signature.
+    pub(crate) fn renew_signatures(&mut self, service: &ServiceName) -> Result<usize, PublishError> {
+        let mut row = self.row(service)?;
+        let mut signed = 0;
+        let retained = row.retained.iter_mut().map(|retained| &mut retained.version);
+        for version in row.current.iter_mut().chain(retained) {
+            let again = version.descriptor().ok().map(|before| self.sign(decision::rewritten(&before)));
+            match again {
+                Some(Ok(descriptor)) => {
+                    *version = version.with(&descriptor);
+                    signed += 1;
+                }
+                Some(Err(error)) => tracing::warn!(%service, %error, "a version keeps its old signature"),
+                None => tracing::warn!(%service, "a version cannot be read and keeps its old signature"),
+            }
+        }
+        if signed > 0 {
+            self.put(row);
+        }
+        Ok(signed)
+    }
+
+    fn replace_current(&mut self, mut row: Row, descriptor: &Descriptor, version: StoredVersion, now: SystemTime) {
+        self.lines.push(Line::published(descriptor, version.why, version.by.clone()));
+        row.generation = descriptor.publication().generation;
+        self.dropped_versions += supersede(&mut row, Some(version), now, self.rules.versions);
+        self.put(row);
+    }
+
+    /// The row and the current descriptor, if the current generation is the expected one.
+    fn expected(
+        &self,
+        service: &Arc<Service>,
+        change: &VersionChange,
+    ) -> Result<(Row, Option<Descriptor>), VersionChangeError> {
+        let row = self.row(&service.name)?;
+        if service.is_withdrawn() || row.is_moving {
+            return Err(VersionChangeError::Withdrawn(service.name.clone()));
+        }
+        let current = current(&row, service)?;
+        let generation = current.as_ref().map(|current| current.publication().generation);
+        if change.expected.is_some() && change.expected != generation {
+            return Err(VersionChangeError::GenerationConflict { service: service.name.clone(), current: generation });
+        }
+        Ok((row, current))
+    }
+
+    pub(crate) fn sign(&self, fields: DescriptorFields) -> Result<Descriptor, PublishError> {
+        let descriptor = self.rules.signer.descriptor(fields);
+        match descriptor.bytes().len() {
+            length if length > MAX_DESCRIPTOR_BYTES => Err(PublishError::DescriptorTooLarge(length)),
+            _ => Ok(descriptor),
+        }
+    }
+}
+
+/// The current descriptor of the row. `None`: there is none, or another repository has published since.
+fn current(row: &Row, service: &Service) -> Result<Option<Descriptor>, PublishError> {
+    let current = row.current.as_ref().map(parsed).transpose()?;
+    let current = current.filter(|current| current.publication().generation >= row.generation);
+    let Some(shown) = service.current() else { return Ok(current) };
+    let shown = shown.publication();
+    let is_elsewhere = shown.repository != service.repository;
+    Ok(current.filter(|current| !(is_elsewhere && shown.generation >= current.publication().generation)))
+}
+
+/// Includes generations from another repository, or from before the row was damaged, while the service still shows
+/// them.
+fn last_generation(row: &Row, service: &Service) -> Option<Generation> {
+    let shown = service.current().map(|current| current.publication().generation);
+    row.last_generation().max(shown)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::decision::tests::content;
+    use super::*;
+
+    /// A publication with unique content.
+    pub(crate) fn descriptor(service: &str, number: u64) -> Descriptor {
+        let request = PublishRequest {
+            service: service.parse().unwrap(),
+            repository: "shop".parse().unwrap(),
+            revision: format!("sha1:{number:040x}").parse().unwrap(),
+            version: None,
+            parts: Vec::new(),
+            followed_ref: "main".to_owned(),
+            source: None,
+        };
+        let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_795_000_000 + number);
+        match decision::decide(None, &request, &content(&number.to_string(), "z"), None, at, 0) {
+            Decision::Publish(fields) => Descriptor::new(fields),
+            other => panic!("{other:?}"),
+        }
+    }
+}

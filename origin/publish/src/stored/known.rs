@@ -1,0 +1,198 @@
+//! The part of a repository's state in memory: what requests and decisions need of each service, not its whole row.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::Version;
+use weir_tarball::ContentKey;
+
+use super::record::RepositoryRecord;
+use super::row::{Row, from_unix};
+
+/// Why and since when nothing new is published for a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suspension {
+    /// When it began.
+    pub since: SystemTime,
+    /// For operators.
+    pub reason: String,
+    /// What ends it.
+    pub until: SuspendedUntil,
+}
+
+/// What ends a suspension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SuspendedUntil {
+    /// The store did not answer: the next change or retry reads again.
+    Read,
+    /// The state was read with damage and is served like that. An operator compares it and confirms.
+    Confirmed,
+    /// The state was damaged during this run. The origin still serves the state from before the damage, so an
+    /// operator can compare the stored state only after a restart.
+    Restarted,
+}
+
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) record: RepositoryRecord,
+    /// `None`: no record is stored yet.
+    pub(crate) version: Option<Version>,
+    pub(crate) services: BTreeMap<ServiceName, Box<KnownService>>,
+    pub(crate) suspension: Option<Suspension>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct KnownService {
+    pub(crate) generation: Generation,
+    pub(crate) current: Option<KnownVersion>,
+    pub(crate) pinned_since: Option<SystemTime>,
+    pub(crate) retained: Vec<KnownRetained>,
+    /// Another key whose build had the current digest. Kept in memory only; a restart costs one build.
+    pub(crate) other_key: Option<ContentKey>,
+    pub(crate) is_tombstone: bool,
+    pub(crate) is_moving: bool,
+    /// When the document of operators was written that this repository stores, in Unix milliseconds.
+    pub(crate) defined_at: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct KnownVersion {
+    pub(crate) descriptor: Arc<Descriptor>,
+    pub(crate) key: ContentKey,
+    pub(crate) recipe: Option<ObjectDigest>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct KnownRetained {
+    pub(crate) digest: TarballDigest,
+    pub(crate) key: ContentKey,
+    /// Unix milliseconds.
+    pub(crate) superseded_at: u64,
+    /// When this process first saw it superseded.
+    pub(crate) seen: Instant,
+}
+
+impl Known {
+    pub(crate) fn new(record: RepositoryRecord, version: Option<Version>) -> Self {
+        Self { record, version, services: BTreeMap::new(), suspension: None }
+    }
+
+    /// Updates the state from a durable row.
+    pub(crate) fn take(&mut self, row: &Row, now: Instant) {
+        let before = self.services.remove(&row.service);
+        if !row.is_empty() {
+            let known = KnownService::of(row, before.as_deref(), now);
+            self.services.insert(row.service.clone(), Box::new(known));
+        }
+    }
+
+    /// All tombstones except the newest `most`.
+    pub(crate) fn excess_tombstones(&self, most: usize) -> Vec<ServiceName> {
+        let tombstones = self.services.iter().filter(|(_, known)| known.is_tombstone);
+        let mut tombstones: Vec<_> = tombstones.map(|(service, known)| (known.generation, service)).collect();
+        tombstones.sort_unstable_by(|one, other| other.cmp(one));
+        tombstones.into_iter().skip(most).map(|(_, service)| service.clone()).collect()
+    }
+
+    /// How many superseded versions are retained.
+    pub(crate) fn retained(&self) -> usize {
+        self.services.values().map(|service| service.retained.len()).sum()
+    }
+}
+
+impl KnownService {
+    fn of(row: &Row, before: Option<&Self>, now: Instant) -> Self {
+        let current = row.current.as_ref().and_then(|version| {
+            let read = version.descriptor().inspect_err(|error| {
+                tracing::error!(service = %row.service, %error, "the current descriptor of the service cannot be read");
+            });
+            let (key, recipe) = (version.key, version.recipe);
+            read.ok().map(|descriptor| KnownVersion { descriptor: Arc::new(descriptor), key, recipe })
+        });
+        let seen = |digest: &TarballDigest| {
+            let known = before?.retained.iter().find(|retained| retained.digest == *digest)?;
+            Some(known.seen)
+        };
+        let retained = row.retained.iter().map(|retained| {
+            let digest = retained.version.digest;
+            let superseded_at = retained.superseded_at;
+            KnownRetained { digest, key: retained.version.key, superseded_at, seen: seen(&digest).unwrap_or(now) }
+        });
+        Self {
+            generation: row.generation,
+            pinned_since: row.pin.as_ref().map(|pin| from_unix(pin.since)),
+            retained: retained.collect(),
+            other_key: None,
+            is_tombstone: row.is_tombstone(),
+            is_moving: row.is_moving,
+            defined_at: row.definition.as_ref().map(|definition| definition.written_at),
+            current,
+        }
+    }
+
+    /// Takes over since when its superseded versions are known to be that.
+    pub(crate) fn inherit(&mut self, before: &Self) {
+        for retained in &mut self.retained {
+            let known = before.retained.iter().find(|known| known.digest == retained.digest);
+            retained.seen = known.map_or(retained.seen, |known| known.seen);
+        }
+    }
+
+    /// Whether the repository has a published version or a document of it.
+    pub(crate) fn is_present(&self) -> bool {
+        self.current.is_some() || self.defined_at.is_some()
+    }
+
+    /// Whether the repository is the last that published the service, and may publish the next generation.
+    pub(crate) fn holds(&self) -> bool {
+        let is_last = |current: &KnownVersion| current.descriptor.publication().generation == self.generation;
+        !self.is_moving && self.current.as_ref().is_some_and(is_last)
+    }
+
+    /// Whether the current content is known to have this key.
+    pub(crate) fn is_at(&self, key: &ContentKey) -> bool {
+        self.other_key.as_ref() == Some(key) || self.current.as_ref().is_some_and(|current| current.key == *key)
+    }
+}
+
+/// A deleted service, with its last generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retired {
+    /// The repository whose record remembers it.
+    pub repository: RepositoryName,
+    /// Its name.
+    pub service: ServiceName,
+    /// Its last one.
+    pub generation: Generation,
+}
+
+/// The published state after the start.
+#[derive(Debug, Default)]
+pub struct Started {
+    /// The current descriptors of the configured services.
+    pub current: HashMap<ServiceName, Descriptor>,
+    /// Since when each pinned service is pinned.
+    pub pins: HashMap<ServiceName, SystemTime>,
+    /// Services that were retired.
+    pub retired: Vec<Retired>,
+}
+
+impl Started {
+    /// Adds those services of a repository that are configured.
+    pub(crate) fn add(&mut self, known: &Known, is_configured: impl Fn(&ServiceName) -> bool) {
+        for (service, known) in &known.services {
+            let Some(current) = known.current.as_ref().filter(|_| is_configured(service)) else { continue };
+            let descriptor = &current.descriptor;
+            let is_newer = |other: &Descriptor| other.version() < descriptor.version();
+            if self.current.get(service).is_none_or(is_newer) {
+                self.current.insert(service.clone(), Descriptor::clone(descriptor));
+                self.pins.remove(service);
+                self.pins.extend(known.pinned_since.map(|since| (service.clone(), since)));
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A row of a state page: everything that is stored for one service.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::ServiceName;
+use weir_tarball::ContentKey;
+
+use super::history_line::Why;
+use crate::error::PublishError;
+use crate::request::Author;
+
+/// Everything that is stored for one service. Without a current version it is a tombstone, or the service was never
+/// published.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// The first field, so that it can be parsed alone.
+    pub(crate) service: ServiceName,
+    /// The highest generation so far; 0 before the first.
+    pub(crate) generation: Generation,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) current: Option<StoredVersion>,
+    /// Set while an operator has pinned the current version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pin: Option<Pin>,
+    /// Superseded versions, the latest first. Their digests differ from each other and from the current one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) retained: Vec<Retained>,
+    /// The operators' document of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) definition: Option<Definition>,
+    /// The service moves to another repository: until it comes back, nothing of it is published here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_moving: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct StoredVersion {
+    pub(crate) digest: TarballDigest,
+    #[serde(with = "content_key")]
+    pub(crate) key: ContentKey,
+    /// The recipe that it was built by. `None`: the next build reuses no frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) recipe: Option<ObjectDigest>,
+    pub(crate) why: Why,
+    /// The operator who rolled back to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<String>,
+    /// The exact bytes.
+    descriptor: Box<RawValue>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Retained {
+    /// Unix milliseconds.
+    pub(crate) superseded_at: u64,
+    /// The service went on from it by following its ref: it keeps its tags.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) followed: bool,
+    pub(crate) version: StoredVersion,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pin {
+    /// Unix milliseconds.
+    pub(crate) since: u64,
+    #[serde(flatten)]
+    pub(crate) author: Author,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Definition {
+    /// Unix milliseconds. After a move of the service, the newer document of two repositories counts.
+    pub(crate) written_at: u64,
+    pub(crate) document: Value,
+}
+
+impl Row {
+    /// An empty row.
+    pub(crate) fn new(service: ServiceName) -> Self {
+        Self {
+            service,
+            generation: 0,
+            current: None,
+            pin: None,
+            retained: Vec::new(),
+            definition: None,
+            is_moving: false,
+        }
+    }
+
+    /// Whether the row stores nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.generation == 0 && self.definition.is_none() && !self.is_moving
+    }
+
+    /// Whether the row stores only the last generation of a deleted service.
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.current.is_none() && self.retained.is_empty() && self.definition.is_none()
+    }
+
+    pub(crate) fn last_generation(&self) -> Option<Generation> {
+        (self.generation > 0).then_some(self.generation)
+    }
+
+    /// The current version, then the retained ones.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = &StoredVersion> {
+        self.current.iter().chain(self.retained.iter().map(|retained| &retained.version))
+    }
+
+    pub(crate) fn version(&self, digest: &TarballDigest) -> Option<&StoredVersion> {
+        self.versions().find(|version| version.digest == *digest)
+    }
+}
+
+impl StoredVersion {
+    pub(crate) fn new(
+        descriptor: &Descriptor,
+        key: ContentKey,
+        recipe: Option<ObjectDigest>,
+        why: Why,
+        by: Option<String>,
+    ) -> Self {
+        let json = String::from_utf8(descriptor.bytes().to_vec()).expect("JSON is text");
+        let raw = RawValue::from_string(json).expect("a descriptor is JSON");
+        Self { digest: descriptor.publication().digest, key, recipe, why, by, descriptor: raw }
+    }
+
+    /// The same version with another descriptor.
+    pub(crate) fn with(&self, descriptor: &Descriptor) -> Self {
+        Self::new(descriptor, self.key, self.recipe, self.why, self.by.clone())
+    }
+
+    /// The bytes of the descriptor.
+    pub(crate) fn into_raw(self) -> Box<RawValue> {
+        self.descriptor
+    }
+
+    /// Bytes of the descriptor.
+    pub(crate) fn size(&self) -> usize {
+        self.descriptor.get().len()
+    }
+
+    /// Parses the descriptor.
+    ///
+    /// # Errors
+    /// This version of the program does not understand the descriptor.
+    pub(crate) fn descriptor(&self) -> Result<Descriptor, DescriptorError> {
+        Descriptor::parse(Bytes::copy_from_slice(self.descriptor.get().as_bytes()))
+    }
+}
+
+/// The descriptor of a version, which was read from the store.
+pub(crate) fn parsed(version: &StoredVersion) -> Result<Descriptor, PublishError> {
+    version.descriptor().map_err(|error| PublishError::Object(error.to_string()))
+}
+
+/// Milliseconds since 1970; 0 for earlier times.
+pub fn unix_milliseconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The inverse of [`unix_milliseconds`].
+pub(crate) fn from_unix(milliseconds: u64) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
+}
+
+/// A key as 64 hexadecimal digits.
+mod content_key {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use weir_tarball::ContentKey;
+
+    pub(crate) fn serialize<S: Serializer>(key: &ContentKey, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&blake3::Hash::from_bytes(*key.as_bytes()))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ContentKey, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let hash = blake3::Hash::from_hex(text.as_bytes()).map_err(Error::custom)?;
+        Ok(ContentKey::from_bytes(*hash.as_bytes()))
+    }
+}
