@@ -48,6 +48,8 @@ impl Drain {
         F: Future<Output = ()> + Send + 'static,
     {
         let cut = WakeFilter::new(self.cut.clone().cancelled_owned());
+        // A future that is moved into another one takes its room twice.
+        let task = Box::pin(task);
         self.tasks.spawn(async move {
             tokio::select! { () = cut => {}, () = task => {} }
         });

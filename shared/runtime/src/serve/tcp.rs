@@ -126,7 +126,9 @@ impl<H: Handler> Server<H> {
                 .await;
         };
         let in_progress = self.metrics.handshake(Transport::Tcp);
-        let handshake = tokio::time::timeout(self.options.head_timeout, TlsAcceptor::from(tls.tcp()).accept(stream));
+        // What a phase needs is freed after it: a connection lasts for days, and there are tens of thousands of them.
+        let handshake = Box::pin(TlsAcceptor::from(tls.tcp()).accept(stream));
+        let handshake = tokio::time::timeout(self.options.head_timeout, handshake);
         let handshake = tokio::select! {
             () = drain_handshake_timeout(&self.drain) => return,
             done = handshake => done,
@@ -168,9 +170,9 @@ impl<H: Handler> Server<H> {
         let ended = match protocol {
             Protocol::Http2 => {
                 let stream = Lingering::new(CoalescedFlush::new(stream, coalescer.clone()));
-                http2(stream, coalescer.clone(), shared, &self.drain).await
+                Box::pin(http2(stream, coalescer.clone(), shared, &self.drain)).await
             }
-            _ => http1(Lingering::new(stream), shared, &self.drain).await,
+            _ => Box::pin(http1(Lingering::new(stream), shared, &self.drain)).await,
         };
         if coalescer.is_stalled() {
             metrics.stalled(protocol);
@@ -224,7 +226,7 @@ async fn http2<H: Handler>(
     drain: &Drain,
 ) -> Result<(), BoxError> {
     let mut connection = tokio::select! {
-        begun = http2::Connection::begin(stream, coalescer, shared.clone()) => begun?,
+        begun = Box::pin(http2::Connection::begin(stream, coalescer, shared.clone())) => begun?,
         () = shared.first_accepted_timeout() => return Ok(()),
     };
     tokio::select! {
