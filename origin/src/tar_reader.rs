@@ -126,6 +126,7 @@ mod tests {
             revision: 1,
             representations: vec![Representation { encoding, dictionary, digest: frame, size: 3, frames: 1 }],
             oci: None,
+            staged: None,
         })
     }
 

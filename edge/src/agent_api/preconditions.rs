@@ -125,6 +125,7 @@ mod tests {
                 frames: 1,
             }],
             oci: None,
+            staged: None,
         }))
     }
 

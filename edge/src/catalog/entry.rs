@@ -308,6 +308,7 @@ pub(super) mod tests {
             revision,
             representations: Vec::new(),
             oci: None,
+            staged: None,
         })
     }
 

@@ -149,6 +149,34 @@ pub enum VersionChangeError {
     Withdrawn(ServiceName),
 }
 
+/// Why a version was not staged. Nothing was changed, except perhaps after [`PublishError::UnknownOutcome`].
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StageError {
+    /// As for every change of a version.
+    #[error(transparent)]
+    Change(#[from] VersionChangeError),
+    /// The first publication is for everybody.
+    #[error(
+        "service `{0}` has no published version: its first one cannot be staged, because nothing is in force that stays"
+    )]
+    NothingInForce(ServiceName),
+    /// It is the version in force.
+    #[error("service `{0}` has published this content for everybody: stage another version")]
+    InForce(ServiceName),
+    /// The descriptor in force with that of the staged version would have this many bytes.
+    #[error(
+        "the descriptor of service `{0}` would have {1} bytes with that of the staged version, more than the limit of \
+         {MAX_DESCRIPTOR_BYTES}; leave out fewer paths"
+    )]
+    TooLarge(ServiceName, usize),
+}
+
+impl From<PublishError> for StageError {
+    fn from(error: PublishError) -> Self {
+        Self::Change(error.into())
+    }
+}
+
 fn displayed(generation: Option<Generation>) -> String {
     generation.map_or("none".to_owned(), |generation| generation.to_string())
 }

@@ -20,6 +20,7 @@ mod publisher;
 mod read;
 mod remove;
 mod request;
+mod stage;
 mod stored;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,7 @@ mod write;
 
 pub use config::RetentionConfig;
 pub use decide::signer::Signer;
-pub use error::{PublishError, TakeError, VersionChangeError};
+pub use error::{PublishError, StageError, TakeError, VersionChangeError};
 pub use metrics::PublishMetrics;
 pub use open::{Options, open};
 pub use publisher::{Publisher, SeenTip};

@@ -117,7 +117,7 @@ impl Publisher {
         self.repositories.handle(&service.repository).send(pending_change, answer).await
     }
 
-    async fn store_built(
+    pub(super) async fn store_built(
         &self,
         service: &Service,
         built: Built,

@@ -17,7 +17,7 @@ use super::read::queries::Queries;
 use super::read::reloads::Reloads;
 use super::request::{DefinitionChange, VersionChange};
 use super::stored::history_line::{Line, Tip};
-use super::stored::row::{Definition, unix_milliseconds};
+use super::stored::row::{Definition, Row, unix_milliseconds};
 use super::stored::store_identity::StoreIdentity;
 use super::write::deltas::Deltas;
 use super::write::mirror::Mirrors;
@@ -79,10 +79,11 @@ impl Publisher {
         self.repositories.handle(&service.repository).change(vec![service.name.clone()], unpin).await
     }
 
-    /// Drops a retained version whose objects are lost.
-    pub async fn drop_version(&self, service: &Service, digest: &TarballDigest) -> Result<(), PublishError> {
-        let versions = vec![(service.name.clone(), *digest)];
-        self.repositories.handle(&service.repository).drop_versions(versions).await.map(drop)
+    /// Drops a retained version whose objects are lost. If it is staged, that ends.
+    pub async fn drop_version(&self, service: &Arc<Service>, digest: &TarballDigest) -> Result<(), PublishError> {
+        let (owned, digest) = (service.clone(), *digest);
+        let drop_lost = move |draft: &mut Draft<'_>| draft.drop_lost(&owned, &digest, SystemTime::now());
+        self.repositories.handle(&service.repository).change(vec![service.name.clone()], drop_lost).await
     }
 
     /// Retires deleted services in one write; nothing more is published for them. Returns those that had a current
@@ -109,7 +110,7 @@ impl Publisher {
         self.repositories.handle(repository).edit(names, retire).await
     }
 
-    /// Stores a change of operators' definitions.
+    /// Stores a change of operators' definitions. It ends what is staged of the changed services.
     pub async fn define(&self, repository: &RepositoryName, change: DefinitionChange) -> Result<(), PublishError> {
         let services: Vec<ServiceName> = change.services.iter().map(|(service, _)| service.clone()).collect();
         // The newest document of a service decides. What this origin has seen is older, whatever the clocks say.
@@ -118,7 +119,8 @@ impl Publisher {
             .filter_map(|service| self.repositories.shared.homes.newest(service))
             .max()
             .unwrap_or_default();
-        let written_at = unix_milliseconds(SystemTime::now()).max(seen.saturating_add(1));
+        let now = SystemTime::now();
+        let written_at = unix_milliseconds(now).max(seen.saturating_add(1));
         let define = move |draft: &mut Draft<'_>| {
             let mut rows = Vec::with_capacity(change.services.len());
             for (service, document) in change.services {
@@ -126,12 +128,19 @@ impl Publisher {
                 if row.is_moving && document.is_some() {
                     return Err(PublishError::Moving(service));
                 }
+                let is_same = row.definition.as_ref().map(|it| &it.document) == document.as_ref();
+                let ended = if is_same { None } else { draft.ended(&row, now)? };
                 // What another repository stores is older than the generation that was passed on.
                 let written_at = written_at.max(row.generation.saturating_add(1));
                 row.definition = document.map(|document| Definition { written_at, document });
-                rows.push(row);
+                rows.push((row, ended));
             }
-            rows.into_iter().for_each(|row| draft.put(row));
+            for (mut row, ended) in rows {
+                if let Some(ended) = ended {
+                    draft.publish_again(&mut row, &ended, now);
+                }
+                draft.put(row);
+            }
             if let Some(document) = change.repository {
                 draft.record.definition = document;
                 draft.set_changed();
@@ -158,7 +167,7 @@ impl Publisher {
         let (of, names) = (handle.repository.clone(), services.clone());
         let withdraw = move |draft: &mut Draft<'_>| {
             of.withdrawals.fetch_add(1, Ordering::SeqCst);
-            names.iter().map(|name| draft.withdraw(name)).collect()
+            names.iter().map(|name| draft.withdraw(name, SystemTime::now())).collect()
         };
         handle.edit(services, withdraw).await
     }
@@ -218,8 +227,8 @@ impl Publisher {
             for SeenTip { followed_ref, revision_id, in_force } in tips {
                 let known = of_repository.known();
                 let is_overtaken = in_force.iter().any(|(service, generation)| {
-                    let written = || known.services.get(service).map(|known| known.generation);
-                    let last = draft.rows.get(service).map(|row| row.generation).or_else(written);
+                    let written = || known.services.get(service).map(|known| known.generation_for_all);
+                    let last = draft.rows.get(service).map(Row::generation_for_all).or_else(written);
                     last.is_some_and(|last| last > *generation)
                 });
                 if is_overtaken {

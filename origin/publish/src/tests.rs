@@ -7,6 +7,7 @@ mod failures;
 mod oci;
 mod ownership;
 mod publishing;
+mod staging;
 mod start;
 mod verifying;
 

@@ -20,6 +20,7 @@ use crate::oci::OciForm;
 use crate::part::Part;
 use crate::revision_id::RevisionId;
 use crate::source_version::SourceVersion;
+use crate::staged::Staged;
 use crate::token::{PublicKey, SigningKey};
 
 /// The largest descriptor, in bytes. Its size depends on `omitted`: about 100,000 omitted paths fit, or 40,000 in a
@@ -145,6 +146,9 @@ pub struct DescriptorFields {
     /// What clients of the OCI distribution API get, if the service has `oci`. When parsed: if this version understands it.
     #[serde(default, deserialize_with = "known_oci_form", skip_serializing_if = "Option::is_none")]
     pub oci: Option<Box<OciForm>>,
+    /// A later version, for some agents. When parsed: if this version understands it.
+    #[serde(default, deserialize_with = "known_staged", skip_serializing_if = "Option::is_none")]
+    pub staged: Option<Box<Staged>>,
 }
 
 /// Skips codings of later versions: they are forwarded with the bytes.
@@ -171,6 +175,12 @@ fn known_oci_form<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<B
     let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
     let form = raw.and_then(|raw| serde_json::from_str::<Box<OciForm>>(raw.get()).ok());
     Ok(form.filter(|form| form.is_sound()))
+}
+
+/// Skips what later versions stage: everybody gets the version in force, and it is forwarded with the bytes.
+fn known_staged<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<Staged>>, D::Error> {
+    let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
+    Ok(raw.and_then(|raw| serde_json::from_str(raw.get()).ok()))
 }
 
 /// A parsed descriptor with its bytes.
@@ -213,6 +223,8 @@ impl Descriptor {
             representations: &'a [Representation],
             #[serde(skip_serializing_if = "Option::is_none")]
             oci: Option<&'a OciForm>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            staged: Option<&'a Staged>,
         }
         let publication = serde_json::value::to_raw_value(&fields.publication).expect("a publication is plain data");
         let written = Written {
@@ -222,6 +234,7 @@ impl Descriptor {
             revision: fields.revision,
             representations: &fields.representations,
             oci: fields.oci.as_deref(),
+            staged: fields.staged.as_deref(),
         };
         let bytes = serde_json::to_vec(&written).expect("descriptor fields are plain data").into();
         Self { fields, bytes }

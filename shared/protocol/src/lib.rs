@@ -36,6 +36,7 @@ pub mod request_id;
 pub mod revision_id;
 pub mod route;
 pub mod source_version;
+pub mod staged;
 pub mod stored_body;
 pub mod tar_writer;
 mod text_type;

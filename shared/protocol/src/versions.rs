@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use crate::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 
-/// The longest answer, in bytes: the current descriptor, and the 8 MiB of retained ones that origins store.
-pub const MAX_VERSIONS_BYTES: usize = MAX_DESCRIPTOR_BYTES + (10 << 20);
+/// The longest answer, in bytes: the current descriptor, a staged one, and the 8 MiB of retained ones that origins store.
+pub const MAX_VERSIONS_BYTES: usize = 2 * MAX_DESCRIPTOR_BYTES + (10 << 20);
 
 /// The current version, then the retained ones, the newest first.
 #[derive(Debug, Default, Serialize, Deserialize)]

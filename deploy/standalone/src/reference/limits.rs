@@ -121,6 +121,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | an answer of etcd | {origin/store/src/records/etcd/client.rs MAX_RESPONSE_BYTES} |  | the request fails |
 | history segments of a repository | {origin/publish/src/stored/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
 | pins and unpins that a history lists of one publication | {origin/publish/src/stored/history.rs MOST_ACTS} |  | older ones are not listed |
+| selectors of agents that a version is staged for | {shared/protocol/src/staged.rs MAX_SELECTORS} |  | it is not staged |
 | deleted services of a repository whose generation is stored | {origin/publish/src/remove/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
 | entries of a folder, with those that are left out; entries of a directory that a symlink leads through | `limits.max_entries` |  | the service is unhealthy |
 | `.gitattributes` of a directory and of those above it, together | {origin/git/src/tree/attributes.rs MAX_BYTES} |  | the service is unhealthy. Metric: `weir_origin_services_unhealthy` |

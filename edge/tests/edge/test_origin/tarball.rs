@@ -207,6 +207,7 @@ impl Tarball {
             revision,
             representations: self.stored.iter().map(Stored::representation).collect(),
             oci: self.form().map(Box::new),
+            staged: None,
         })
     }
 }

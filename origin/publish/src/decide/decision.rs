@@ -87,6 +87,17 @@ pub(crate) fn decide(
     if let Some(current) = same {
         return revised(current, request, content).map_or(Decision::Unchanged, Decision::Revise);
     }
+    Decision::Publish(published(request, content, last, now, floor))
+}
+
+/// A new publication, after the generation `last`.
+pub(crate) fn published(
+    request: &PublishRequest,
+    content: &Content,
+    last: Option<Generation>,
+    now: SystemTime,
+    floor: Generation,
+) -> DescriptorFields {
     let publication = Publication {
         service: request.service.clone(),
         repository: request.repository.clone(),
@@ -103,13 +114,14 @@ pub(crate) fn decide(
         format: FORMAT,
         omitted: content.omitted.clone(),
     };
-    Decision::Publish(DescriptorFields {
+    DescriptorFields {
         oci: content.oci.as_ref().map(|oci| oci.form(request.describe(&publication), None)),
         publication,
         followed_ref: request.followed_ref.clone(),
         revision: 1,
         representations: content.representations.clone(),
-    })
+        staged: None,
+    }
 }
 
 impl PublishRequest {
@@ -177,6 +189,7 @@ pub(crate) fn republished(
         revision: 1,
         representations: version.representations().to_vec(),
         oci: version.fields().oci.clone(),
+        staged: None,
     }
 }
 

@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
         now: SystemTime,
     ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
         let BuiltContent { candidate, content, recipe } = built;
-        let Candidate { service, revision, version, parts, key, stepped_back, .. } = candidate;
+        let (request, Candidate { service, key, stepped_back, .. }) = (request_of(&candidate), candidate);
         if service.is_withdrawn() {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
@@ -149,15 +149,6 @@ impl<'a> Draft<'a> {
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
         }
         let now = self.rules.clocks.bounded(now, Instant::now());
-        let request = PublishRequest {
-            service: service.name.clone(),
-            repository: service.repository.clone(),
-            revision,
-            version,
-            parts,
-            followed_ref: service.followed.to_string(),
-            source: service.source_url(),
-        };
         let last = last_generation(&row, &service);
         let floor = self.rules.generation_floor;
         match decision::decide(current.as_ref(), &request, &content, last, now, floor) {
@@ -165,13 +156,27 @@ impl<'a> Draft<'a> {
                 self.known_keys.push((service.name.clone(), key));
                 Ok((Outcome::Unchanged, current.map(|current| show(Change::Current(current))).into_iter().collect()))
             }
-            Decision::Revise(fields) => {
+            Decision::Revise(mut fields) => {
+                // A changed definition ends what is staged, also if the content in force is the same.
+                let before = current.as_ref().filter(|_| row.staged.is_some());
+                let before = before.filter(|before| before.followed_ref() != fields.followed_ref);
+                let is_again = before.is_some();
+                if let Some(before) = before {
+                    let again = decision::republished(before, &fields.followed_ref, last, now, floor);
+                    fields = DescriptorFields { publication: again.publication, revision: 1, staged: None, ..fields };
+                }
                 let descriptor = self.sign(fields)?;
                 if let Some(version) = &mut row.current {
                     *version = StoredVersion::new(&descriptor, key, recipe, version.why, version.by.clone());
                 }
+                if is_again {
+                    self.publish_again(&mut row, &descriptor, now);
+                }
                 self.put(row);
-                Ok((Outcome::Revised, vec![show(Change::Revised(descriptor))]))
+                Ok(match is_again {
+                    true => (Outcome::Published, vec![show(Change::Published(descriptor))]),
+                    false => (Outcome::Revised, vec![show(Change::Revised(descriptor))]),
+                })
             }
             Decision::Publish(fields) => {
                 let descriptor = self.sign(fields)?;
@@ -223,6 +228,9 @@ impl<'a> Draft<'a> {
         let descriptor = revised.map_or(Ok(before.clone()), |fields| self.sign(fields))?;
         *version = version.with(&descriptor);
         version.recipe = Some(recipe);
+        if row.is_staged(&content.digest) {
+            return Ok((true, vec![self.restage(row, service)?]));
+        }
         self.put(row);
         let is_shown = is_current && descriptor.version() > before.version();
         let shown = VisibleChange { service: service.clone(), change: Change::Revised(descriptor) };
@@ -237,15 +245,21 @@ impl<'a> Draft<'a> {
         change: &VersionChange,
     ) -> Result<((), Vec<VisibleChange>), VersionChangeError> {
         let (mut row, current) = self.expected(service, change)?;
+        let stays = current.filter(|current| digest.is_none_or(|digest| current.publication().digest == *digest));
+        let ended = if stays.is_some() { self.ended(&row, change.now)? } else { None };
         let since = row.pin.as_ref().map_or(unix_milliseconds(change.now), |pin| pin.since);
         row.pin = Some(Pin { since, author: change.author.clone() });
         let mut shown = vec![Change::Pinned(from_unix(since))];
-        let stays = current.filter(|current| digest.is_none_or(|digest| current.publication().digest == *digest));
         match (stays, digest) {
             (Some(current), _) => {
-                self.lines.push(Line::pinned(&current, change.now, change.author.clone()));
+                let is_again = ended.is_some();
+                let pinned = ended.unwrap_or(current);
+                if is_again {
+                    self.publish_again(&mut row, &pinned, change.now);
+                }
+                self.lines.push(Line::pinned(&pinned, change.now, change.author.clone()));
                 self.put(row);
-                shown.push(Change::Current(current));
+                shown.push(if is_again { Change::Published(pinned) } else { Change::Current(pinned) });
             }
             (None, None) => return Err(VersionChangeError::NothingPublished(service.name.clone())),
             (None, Some(digest)) => {
@@ -286,8 +300,12 @@ impl<'a> Draft<'a> {
 
     /// Marks a service as moving to another repository. Returns what is published and defined there above; 0: nothing was
     /// here.
-    pub(crate) fn withdraw(&mut self, service: &ServiceName) -> Result<Generation, PublishError> {
+    pub(crate) fn withdraw(&mut self, service: &ServiceName, now: SystemTime) -> Result<Generation, PublishError> {
         let mut row = self.row(service)?;
+        if let Some(ended) = self.ended(&row, now)? {
+            self.publish_again(&mut row, &ended, now);
+            self.put(row.clone());
+        }
         // The document there has to be newer, whatever the clocks say.
         let generation = row.generation.max(row.definition.as_ref().map_or(0, |definition| definition.written_at));
         if !row.is_moving {
@@ -323,6 +341,7 @@ impl<'a> Draft<'a> {
         let generation = row.last_generation().filter(|_| !row.is_moving);
         let had_version = row.current.is_some();
         if had_version {
+            self.detach_staged(&mut row);
             self.dropped_versions += supersede(&mut row, None, now, self.rules.versions);
         }
         if had_version || was_pinned || was_moving != row.is_moving {
@@ -331,7 +350,7 @@ impl<'a> Draft<'a> {
         Ok(generation)
     }
 
-    /// Drops retained versions, and returns how many were found.
+    /// Drops retained versions, and returns how many were found. A staged one stays.
     pub(crate) fn drop_versions(
         &mut self,
         service: &ServiceName,
@@ -339,7 +358,9 @@ impl<'a> Draft<'a> {
     ) -> Result<usize, PublishError> {
         let mut row = self.row(service)?;
         let before = row.retained.len();
-        row.retained.retain(|retained| !digests.contains(&retained.version.digest));
+        let staged = row.staged.as_ref().map(|staged| staged.digest);
+        let stays = |digest: &TarballDigest| !digests.contains(digest) || staged == Some(*digest);
+        row.retained.retain(|retained| stays(&retained.version.digest));
         let dropped = before - row.retained.len();
         if dropped > 0 {
             self.put(row);
@@ -355,78 +376,33 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Publishes a service again if its generation is out of bounds, pinned or not. Returns false if it is not, or if the
-    /// descriptor would be too large with today's signatures.
-    pub(crate) fn republish_in_bounds(
+    pub(crate) fn replace_current(
         &mut self,
-        service: &ServiceName,
-        bounds: &RangeInclusive<Generation>,
+        mut row: Row,
+        descriptor: &Descriptor,
+        version: StoredVersion,
         now: SystemTime,
-    ) -> Result<bool, PublishError> {
-        let mut row = self.row(service)?;
-        if bounds.contains(&row.generation) || row.is_moving {
-            return Ok(false);
-        }
-        let is_ahead = row.generation > *bounds.end();
-        let Some(current) = &row.current else {
-            if is_ahead {
-                row.generation = 0; // The next one is the clock.
-                self.put(row);
-            }
-            return Ok(is_ahead);
-        };
-        let before = parsed(current)?;
-        if before.publication().generation < row.generation {
-            return Ok(false); // Another repository has published since.
-        }
-        let last = row.last_generation().filter(|_| !is_ahead);
-        let fields = decision::republished(&before, before.followed_ref(), last, now, *bounds.start());
-        let Ok(descriptor) = self.sign(fields) else {
-            tracing::warn!(%service, "the service keeps its generation: its descriptor would be too large");
-            return Ok(false);
-        };
-        let (why, by) = (if is_ahead { Why::Lowered } else { Why::FloorRaised }, current.by.clone());
-        let version = StoredVersion::new(&descriptor, current.key, current.recipe, why, by);
-        let pin = row.pin.clone();
-        self.replace_current(row, &descriptor, version, now);
-        // The history shows a pin with the current publication, so the pin is entered again for the new one.
-        let pinned = pin.map(|pin| Line::pinned(&descriptor, from_unix(pin.since), pin.author));
-        self.lines.extend(pinned);
-        Ok(true)
-    }
-
-    /// Signs all versions of a service with the current keys, and returns how many. A descriptor that would become
-    /// too large keeps its old signature.
-    pub(crate) fn renew_signatures(&mut self, service: &ServiceName) -> Result<usize, PublishError> {
-        let mut row = self.row(service)?;
-        let mut signed = 0;
-        let retained = row.retained.iter_mut().map(|retained| &mut retained.version);
-        for version in row.current.iter_mut().chain(retained) {
-            let again = version.descriptor().ok().map(|before| self.sign(decision::rewritten(&before)));
-            match again {
-                Some(Ok(descriptor)) => {
-                    *version = version.with(&descriptor);
-                    signed += 1;
-                }
-                Some(Err(error)) => tracing::warn!(%service, %error, "a version keeps its old signature"),
-                None => tracing::warn!(%service, "a version cannot be read and keeps its old signature"),
-            }
-        }
-        if signed > 0 {
-            self.put(row);
-        }
-        Ok(signed)
-    }
-
-    fn replace_current(&mut self, mut row: Row, descriptor: &Descriptor, version: StoredVersion, now: SystemTime) {
-        self.lines.push(Line::published(descriptor, version.why, version.by.clone()));
-        row.generation = descriptor.publication().generation;
-        self.dropped_versions += supersede(&mut row, Some(version), now, self.rules.versions);
+    ) {
+        self.detach_staged(&mut row);
+        self.supersede(&mut row, descriptor, version, now);
         self.put(row);
     }
 
+    /// Publishes the current version again, by this descriptor. Nothing is staged afterwards.
+    pub(crate) fn publish_again(&mut self, row: &mut Row, descriptor: &Descriptor, now: SystemTime) {
+        if let Some(version) = row.current.as_ref().map(|current| current.with(descriptor)) {
+            self.supersede(row, descriptor, version, now);
+        }
+    }
+
+    fn supersede(&mut self, row: &mut Row, descriptor: &Descriptor, version: StoredVersion, now: SystemTime) {
+        self.lines.push(Line::published(descriptor, version.why, version.by.clone()));
+        row.generation = descriptor.publication().generation;
+        self.dropped_versions += supersede(row, Some(version), now, self.rules.versions);
+    }
+
     /// The row and the current descriptor, if the current generation is the expected one.
-    fn expected(
+    pub(crate) fn expected(
         &self,
         service: &Arc<Service>,
         change: &VersionChange,
@@ -455,16 +431,30 @@ impl<'a> Draft<'a> {
 /// The current descriptor of the row. `None`: there is none, or another repository has published since.
 fn current(row: &Row, service: &Service) -> Result<Option<Descriptor>, PublishError> {
     let current = row.current.as_ref().map(parsed).transpose()?;
-    let current = current.filter(|current| current.publication().generation >= row.generation);
+    let current = current.filter(|current| current.publication().generation >= row.generation_for_all());
     let Some(shown) = service.current() else { return Ok(current) };
     let shown = shown.publication();
     let is_elsewhere = shown.repository != service.repository;
     Ok(current.filter(|current| !(is_elsewhere && shown.generation >= current.publication().generation)))
 }
 
+/// What a candidate asks for.
+pub(crate) fn request_of(candidate: &Candidate) -> PublishRequest {
+    let service = &candidate.service;
+    PublishRequest {
+        service: service.name.clone(),
+        repository: service.repository.clone(),
+        revision: candidate.revision.clone(),
+        version: candidate.version.clone(),
+        parts: candidate.parts.clone(),
+        followed_ref: service.followed.to_string(),
+        source: service.source_url(),
+    }
+}
+
 /// Includes generations from another repository, or from before the row was damaged, while the service still shows
 /// them.
-fn last_generation(row: &Row, service: &Service) -> Option<Generation> {
+pub(crate) fn last_generation(row: &Row, service: &Service) -> Option<Generation> {
     let shown = service.current().map(|current| current.publication().generation);
     row.last_generation().max(shown)
 }

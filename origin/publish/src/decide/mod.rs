@@ -5,5 +5,7 @@ pub(crate) mod decision;
 pub(crate) mod draft;
 pub(crate) mod generation;
 pub(crate) mod oci_form;
+pub(crate) mod renewal;
 pub(crate) mod retention;
 pub(crate) mod signer;
+pub(crate) mod staging;

@@ -6,19 +6,22 @@ use std::time::SystemTime;
 use crate::stored::history_line::Why;
 use crate::stored::row::{Retained, Row, StoredVersion, unix_milliseconds};
 
-/// The most bytes of retained descriptors in a row. Together with the largest current descriptor this stays well
-/// below the largest object. Descriptors are large if they list many omitted paths.
+/// The most bytes of retained descriptors in a row. Together with the largest current descriptor and the largest staged one
+/// this stays well below the largest object. Descriptors are large if they list many omitted paths.
 const MAX_RETAINED_BYTES: usize = 8 << 20;
 
-/// Makes a version current (`None`: retires the service) and retains its predecessor. At most `most` versions are
-/// retained, fewer if they exceed the row's limit. Returns how many were dropped.
+/// Makes a version current (`None`: retires the service) and retains its predecessor. Nothing is staged afterwards: what
+/// was is a retained version like the others. At most `most` versions are retained, fewer if they exceed the row's limit.
+/// Returns how many were dropped.
 pub(crate) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemTime, most: usize) -> usize {
     let before = std::mem::replace(&mut row.current, next);
     let before_count = row.retained.len() + usize::from(before.is_some());
+    unstage(row, now);
     if let Some(version) = before {
         row.retained.retain(|retained| retained.version.digest != version.digest);
         let followed = row.current.as_ref().is_some_and(|next| next.why == Why::Followed);
-        row.retained.insert(0, Retained { superseded_at: unix_milliseconds(now), followed, version });
+        row.retained
+            .insert(0, Retained { superseded_at: unix_milliseconds(now), followed, only_staged: false, version });
     }
     if let Some(current) = row.current.as_ref().filter(|current| current.why != Why::Followed) {
         // Consumers of ranges must take none of those that were gone back from.
@@ -28,15 +31,31 @@ pub(crate) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemT
     if let Some(current) = &row.current {
         row.retained.retain(|retained| retained.version.digest != current.digest);
     }
-    let distinct = row.retained.len();
-    let sizes = row.retained.iter().scan(0, |sum, retained| {
-        *sum += retained.version.size();
-        Some(*sum)
+    debug_assert!(row.retained.len() <= before_count);
+    trim(row, most)
+}
+
+/// What was staged is a retained version like the others from now on.
+pub(crate) fn unstage(row: &mut Row, now: SystemTime) {
+    if let Some(staged) = row.staged.take() {
+        let ended = row.retained.iter_mut().filter(|retained| retained.version.digest == staged.digest);
+        ended.for_each(|retained| retained.superseded_at = unix_milliseconds(now));
+    }
+}
+
+/// Retains the newest `most` versions, fewer if they exceed the row's limit, and a staged one. Returns how many were dropped.
+pub(crate) fn trim(row: &mut Row, most: usize) -> usize {
+    let (before, mut count, mut bytes) = (row.retained.len(), 0, 0);
+    let staged = row.staged.as_ref().map(|staged| staged.digest);
+    row.retained.retain(|retained| {
+        if staged == Some(retained.version.digest) {
+            return true;
+        }
+        count += 1;
+        bytes += retained.version.size();
+        count <= most && bytes <= MAX_RETAINED_BYTES
     });
-    let fitting = sizes.take_while(|sum| *sum <= MAX_RETAINED_BYTES).count();
-    row.retained.truncate(most.min(fitting));
-    debug_assert!(distinct <= before_count);
-    distinct - row.retained.len()
+    before - row.retained.len()
 }
 
 #[cfg(test)]

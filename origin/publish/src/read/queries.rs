@@ -87,7 +87,11 @@ impl Queries {
         let Some(row) = self.repositories.row(repository, service).await? else { return Ok(Vec::new()) };
         let of_row: Vec<_> = match name {
             CURRENT => row.current.iter().collect(),
-            PREVIOUS => row.retained.first().map(|retained| &retained.version).into_iter().collect(),
+            // Nothing goes back to a version that was never in force by calling it the previous one.
+            PREVIOUS => {
+                let previous = row.retained.iter().find(|retained| !retained.only_staged);
+                previous.map(|retained| &retained.version).into_iter().collect()
+            }
             _ => row.versions().collect(),
         };
         let is_meant = |entry: &Entry| {

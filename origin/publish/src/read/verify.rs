@@ -209,8 +209,12 @@ fn needed(record: &RepositoryRecord, versions: &[MarkedVersion]) -> Needed {
         let consequence = "the repository is cloned if its mirror is lost, until the next bundle".to_owned();
         needed.insert((Area::Private, list), (consequence, Severity::Rebuildable));
     }
-    for MarkedVersion { service, digest, superseded_at, recipe, objects } in versions {
-        let word = if superseded_at.is_none() { "current" } else { "retained" };
+    for MarkedVersion { service, digest, superseded_at, is_staged, recipe, objects } in versions {
+        let word = match superseded_at {
+            _ if *is_staged => "staged",
+            None => "current",
+            Some(_) => "retained",
+        };
         let name = format!("the {word} version {digest} of service `{service}`");
         for (object, _) in objects {
             needed.entry((Area::Public, *object)).or_insert_with(|| {

@@ -104,6 +104,7 @@ mod tests {
                 service: format!("s{number}").parse().unwrap(),
                 digest: TarballDigest::of(&[number as u8]),
                 superseded_at: Some(*superseded_at),
+                is_staged: false,
                 recipe: None,
                 objects: objects(numbers),
             }).collect();

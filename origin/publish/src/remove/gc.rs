@@ -109,7 +109,7 @@ impl Collector {
         let oldest = |repository: &Repository| {
             let known = repository.known();
             let services = known.services.values();
-            services.flat_map(|service| service.retained.iter().map(|retained| retained.seen)).min()
+            services.flat_map(|service| service.expirable().map(|retained| retained.seen)).min()
         };
         let is_due = |repository: &Repository| {
             repository.is_dirty.load(Ordering::Relaxed)
@@ -193,7 +193,7 @@ impl Collector {
         while self.totals.bytes() > limit {
             let oldest = |handle: &Handle| {
                 let known = handle.repository.known();
-                known.services.values().flat_map(|service| &service.retained).map(|one| one.superseded_at).min()
+                known.services.values().flat_map(|service| service.expirable()).map(|one| one.superseded_at).min()
             };
             let handles = self.owned().filter(|handle| !done.contains(&handle.repository.name));
             let mut oldest: Vec<_> = handles.filter_map(|handle| Some((oldest(&handle)?, handle))).collect();
@@ -234,7 +234,7 @@ impl Collector {
         let old: Vec<_> = {
             let known = repository.known();
             let services = known.services.iter();
-            let retained = services.flat_map(|(service, known)| known.retained.iter().map(move |one| (service, one)));
+            let retained = services.flat_map(|(service, known)| known.expirable().map(move |one| (service, one)));
             let old = retained.filter(|(_, one)| is_too_old(one.seen, now, self.retention.age));
             old.map(|(service, one)| (service.clone(), one.digest)).collect()
         };

@@ -48,6 +48,8 @@ pub(crate) struct Known {
 #[derive(Debug, Clone)]
 pub(crate) struct KnownService {
     pub(crate) generation: Generation,
+    /// See [`Row::generation_for_all`].
+    pub(crate) generation_for_all: Generation,
     pub(crate) current: Option<KnownVersion>,
     pub(crate) pinned_since: Option<SystemTime>,
     pub(crate) retained: Vec<KnownRetained>,
@@ -74,6 +76,8 @@ pub(crate) struct KnownRetained {
     pub(crate) superseded_at: u64,
     /// When this process first saw it superseded.
     pub(crate) seen: Instant,
+    /// It does not expire.
+    pub(crate) is_staged: bool,
 }
 
 impl Known {
@@ -113,17 +117,18 @@ impl KnownService {
             let (key, recipe) = (version.key, version.recipe);
             read.ok().map(|descriptor| KnownVersion { descriptor: Arc::new(descriptor), key, recipe })
         });
-        let seen = |digest: &TarballDigest| {
-            let known = before?.retained.iter().find(|retained| retained.digest == *digest)?;
-            Some(known.seen)
-        };
         let retained = row.retained.iter().map(|retained| {
-            let digest = retained.version.digest;
-            let superseded_at = retained.superseded_at;
-            KnownRetained { digest, key: retained.version.key, superseded_at, seen: seen(&digest).unwrap_or(now) }
+            let (digest, key) = (retained.version.digest, retained.version.key);
+            let (superseded_at, is_staged) = (retained.superseded_at, row.is_staged(&digest));
+            let known = KnownRetained { digest, key, superseded_at, seen: now, is_staged };
+            match before {
+                Some(before) => known.inherit(before),
+                None => known,
+            }
         });
         Self {
             generation: row.generation,
+            generation_for_all: row.generation_for_all(),
             pinned_since: row.pin.as_ref().map(|pin| from_unix(pin.since)),
             retained: retained.collect(),
             other_key: None,
@@ -136,10 +141,13 @@ impl KnownService {
 
     /// Takes over since when its superseded versions are known to be that.
     pub(crate) fn inherit(&mut self, before: &Self) {
-        for retained in &mut self.retained {
-            let known = before.retained.iter().find(|known| known.digest == retained.digest);
-            retained.seen = known.map_or(retained.seen, |known| known.seen);
-        }
+        let retained = std::mem::take(&mut self.retained);
+        self.retained = retained.into_iter().map(|retained| retained.inherit(before)).collect();
+    }
+
+    /// The superseded versions that may expire.
+    pub(crate) fn expirable(&self) -> impl Iterator<Item = &KnownRetained> {
+        self.retained.iter().filter(|retained| !retained.is_staged)
     }
 
     /// Whether the repository has a published version or a document of it.
@@ -149,13 +157,22 @@ impl KnownService {
 
     /// Whether the repository is the last that published the service, and may publish the next generation.
     pub(crate) fn holds(&self) -> bool {
-        let is_last = |current: &KnownVersion| current.descriptor.publication().generation == self.generation;
+        let is_last = |current: &KnownVersion| current.descriptor.publication().generation == self.generation_for_all;
         !self.is_moving && self.current.as_ref().is_some_and(is_last)
     }
 
     /// Whether the current content is known to have this key.
     pub(crate) fn is_at(&self, key: &ContentKey) -> bool {
         self.other_key.as_ref() == Some(key) || self.current.as_ref().is_some_and(|current| current.key == *key)
+    }
+}
+
+impl KnownRetained {
+    /// Takes over since when it is known to be superseded. The age of one that was staged begins with its end.
+    fn inherit(self, before: &KnownService) -> Self {
+        let known = before.retained.iter().find(|known| known.digest == self.digest);
+        let known = known.filter(|known| known.is_staged == self.is_staged);
+        Self { seen: known.map_or(self.seen, |known| known.seen), ..self }
     }
 }
 

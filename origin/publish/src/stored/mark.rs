@@ -37,8 +37,9 @@ pub(crate) struct Mark {
 pub(crate) struct MarkedVersion {
     pub(crate) service: ServiceName,
     pub(crate) digest: TarballDigest,
-    /// Unix milliseconds; `None` for the current version.
+    /// Unix milliseconds; `None` for the current version and the staged one.
     pub(crate) superseded_at: Option<u64>,
+    pub(crate) is_staged: bool,
     pub(crate) recipe: Option<ObjectDigest>,
     /// Frames and manifests with their sizes, each once.
     pub(crate) objects: Vec<(ObjectDigest, u64)>,
@@ -88,7 +89,9 @@ impl Mark {
         for (version, superseded_at) in row.current.iter().map(|current| (current, None)).chain(superseded) {
             let objects = self.objects_of(objects, repository, &row.service, version).await;
             let (service, digest, recipe) = (row.service.clone(), version.digest, version.recipe);
-            self.versions.push(MarkedVersion { service, digest, superseded_at, recipe, objects });
+            let is_staged = row.is_staged(&digest);
+            let superseded_at = superseded_at.filter(|_| !is_staged);
+            self.versions.push(MarkedVersion { service, digest, superseded_at, is_staged, recipe, objects });
         }
     }
 

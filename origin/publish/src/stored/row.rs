@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_protocol::staged::Audience;
 use weir_tarball::ContentKey;
 
 use super::history_line::Why;
@@ -31,6 +32,9 @@ pub(crate) struct Row {
     /// Superseded versions, the latest first. Their digests differ from each other and from the current one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) retained: Vec<Retained>,
+    /// A later version that some agents get first. An origin of 0.1 drops it with the next write of the row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) staged: Option<Staging>,
     /// The operators' document of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) definition: Option<Definition>,
@@ -62,7 +66,27 @@ pub(crate) struct Retained {
     /// The service went on from it by following its ref: it keeps its tags.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) followed: bool,
+    /// It was staged, and never in force.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) only_staged: bool,
     pub(crate) version: StoredVersion,
+}
+
+/// Which version is staged, for whom, and who did it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Staging {
+    /// It is among the retained versions, so that everything that reads them knows it.
+    pub(crate) digest: TarballDigest,
+    /// Its generation: the row's, until another repository publishes.
+    pub(crate) generation: Generation,
+    /// The generation of the current version, which everybody else gets.
+    pub(crate) in_force: Generation,
+    /// Unix milliseconds.
+    pub(crate) since: u64,
+    #[serde(flatten)]
+    pub(crate) audience: Audience,
+    #[serde(flatten)]
+    pub(crate) author: Author,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +113,7 @@ impl Row {
             current: None,
             pin: None,
             retained: Vec::new(),
+            staged: None,
             definition: None,
             is_moving: false,
         }
@@ -106,6 +131,16 @@ impl Row {
 
     pub(crate) fn last_generation(&self) -> Option<Generation> {
         (self.generation > 0).then_some(self.generation)
+    }
+
+    /// The last generation that everybody gets: below that of a staged version.
+    pub(crate) fn generation_for_all(&self) -> Generation {
+        let staged = self.staged.as_ref().filter(|staged| staged.generation >= self.generation);
+        staged.map_or(self.generation, |staged| staged.in_force)
+    }
+
+    pub(crate) fn is_staged(&self, digest: &TarballDigest) -> bool {
+        self.staged.as_ref().is_some_and(|staged| staged.digest == *digest)
     }
 
     /// The current version, then the retained ones.
@@ -139,6 +174,11 @@ impl StoredVersion {
     /// The bytes of the descriptor.
     pub(crate) fn into_raw(self) -> Box<RawValue> {
         self.descriptor
+    }
+
+    /// The bytes of the descriptor.
+    pub(crate) fn raw(&self) -> &RawValue {
+        &self.descriptor
     }
 
     /// Bytes of the descriptor.

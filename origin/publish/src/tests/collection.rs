@@ -2,6 +2,9 @@
 
 use std::time::Instant;
 
+use bytesize::ByteSize;
+use proptest::prelude::*;
+
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -323,4 +326,91 @@ async fn a_lost_list_of_bundles_blocks_nothing() {
     collector.collect(0).await;
     assert_eq!(collector.blocked(), 0);
     assert_eq!(publisher.mirrors.read(&shop()).await.unwrap(), None);
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Publish(u64),
+    Stage(u64),
+    EndStaging,
+    Pin,
+    Unpin,
+    /// After so many hours.
+    Collect(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0u64..4).prop_map(Step::Publish),
+        (0u64..4).prop_map(Step::Stage),
+        Just(Step::EndStaging),
+        Just(Step::Pin),
+        Just(Step::Unpin),
+        (1u32..20).prop_map(Step::Collect),
+        (1u32..20).prop_map(Step::Collect),
+    ]
+}
+
+/// Runs the steps with the tightest limits; what is staged must be whole after each.
+async fn collect_around_what_is_staged(steps: Vec<Step>) {
+    let mut store = store();
+    let retention = RetentionConfig { versions: 1, age: HOUR, bytes: Some(ByteSize::b(1)), ..store.retention };
+    store.retention = retention;
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 0, &["0"]).await.unwrap();
+    let (mut collector, mut hours) = (Collections::new(&store, &publisher), 0);
+    for (minute, step) in (1..).zip(steps) {
+        let change = change("ann", minute);
+        match step {
+            Step::Publish(number) => {
+                publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
+            }
+            // What is in force cannot be staged.
+            Step::Stage(number) => _ = staging::stage(&publisher, &shop_prod, number).await,
+            Step::EndStaging => _ = publisher.end_staging(&shop_prod, change).await.unwrap(),
+            Step::Pin => publisher.pin(&shop_prod, None, change).await.unwrap(),
+            Step::Unpin => _ = publisher.unpin(&shop_prod, change).await.unwrap(),
+            Step::Collect(after) => {
+                hours += after;
+                collector.collect(hours).await;
+                collector.collector.expire_bytes().await;
+            }
+        }
+        let row = staging::row(&publisher).await;
+        let Some(staged) = row.staged.as_ref().map(|staged| row.version(&staged.digest)) else { continue };
+        let (recipe, version) = (staged.unwrap().recipe.unwrap(), staged.unwrap().descriptor().unwrap());
+        let frame = version.representations()[0].digest;
+        assert!(store.objects.exists(&shop(), Area::Public, &frame).await.unwrap(), "{step:?}");
+        assert!(store.objects.exists(&shop(), Area::Private, &recipe).await.unwrap(), "{step:?}");
+        assert_eq!(row.generation, version.publication().generation, "{step:?}");
+    }
+}
+
+proptest! {
+    // Each case is a store on disk.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn nothing_that_a_staged_version_needs_is_removed(steps in proptest::collection::vec(step(), 1..16)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(collect_around_what_is_staged(steps));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_staged_expires_once_that_has_ended() {
+    let mut store = store();
+    store.retention = RetentionConfig { versions: 10, age: HOUR, ..store.retention };
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 0, &["0"]).await.unwrap();
+    staging::stage(&publisher, &shop_prod, 1).await.unwrap();
+    let mut collector = Collections::new(&store, &publisher);
+    for hours in [2, 7, 12] {
+        collector.collect(hours).await;
+    }
+    assert!(has(&store, "1").await);
+    publisher.end_staging(&shop_prod, change("ann", 2)).await.unwrap();
+    for hours in [13, 18] {
+        collector.collect(hours).await;
+    }
+    assert!(!has(&store, "1").await && has(&store, "0").await);
 }

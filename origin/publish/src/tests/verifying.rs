@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::verify::{Report, Severity};
+use super::verify::{Finding, Report, Severity};
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -68,6 +68,12 @@ async fn damage_is_reported_by_service_and_only_rebuildable_objects_are_deleted(
     let report = verify(&store, true).await;
     assert_eq!(report.findings.iter().filter(|finding| finding.deleted).count(), 1, "the other one is gone anyway");
     assert!(!frame.exists());
+
+    staging::stage(&publisher, &shop_prod, 3).await.unwrap();
+    std::fs::write(store.object(Area::Public, &ObjectDigest::of(b"3")), "damaged").unwrap();
+    let report = verify(&store, true).await;
+    let found = |finding: &Finding| finding.consequence.contains("the staged version") && finding.deleted;
+    assert!(report.findings.iter().any(found) && report.versions == 3, "{report:?}");
 
     let page = store.pages().await.remove(0);
     std::fs::write(&page, "damaged").unwrap();

@@ -55,7 +55,7 @@ fn due_for_update(
     let is_due = |service: &ServiceName, row: &KnownService| {
         let has_versions = row.current.is_some() || !row.retained.is_empty();
         gone.contains(service)
-            || (row.holds() && row.generation < *bounds.start())
+            || (row.holds() && row.generation_for_all < *bounds.start())
             || row.generation > *bounds.end()
             || (!is_signed && has_versions)
     };

@@ -107,9 +107,14 @@ fn add_deltas(
     Ok((true, vec![VisibleChange { service: service.clone(), change: Change::Revised(descriptor) }]))
 }
 
-/// The versions that deltas are made against, the latest first.
+/// The versions that deltas are made against, the latest first: those that everybody had.
 fn bases(row: &Row) -> Result<Vec<Descriptor>, PublishError> {
-    let versions = row.retained.iter().take(BASES).map(|retained| parsed(&retained.version));
+    let versions = row
+        .retained
+        .iter()
+        .filter(|retained| !retained.only_staged)
+        .take(BASES)
+        .map(|retained| parsed(&retained.version));
     let versions = versions.collect::<Result<Vec<_>, _>>()?;
     Ok(versions.into_iter().filter(|version| version.publication().format == FORMAT).collect())
 }

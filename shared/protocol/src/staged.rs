@@ -1,0 +1,213 @@
+//! A staged version: a later publication, inside the descriptor in force, with the agents that get it first.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::labels::Labels;
+use crate::name_glob::NameGlob;
+
+/// The most selectors of an audience.
+pub const MAX_SELECTORS: usize = 100;
+
+/// A complete later publication of the same service, and who gets it. Everybody else gets the one in force.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Staged {
+    /// The exact bytes of its descriptor, which has its own envelope.
+    pub descriptor: Box<RawValue>,
+    /// Who gets it.
+    #[serde(flatten)]
+    pub audience: Audience,
+}
+
+/// The agents that get a staged version: those that a selector matches, and a part of all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
+pub struct Audience {
+    /// Agents that any of these matches.
+    #[serde(rename = "for", skip_serializing_if = "Vec::is_empty")]
+    selectors: Vec<AgentSelector>,
+    /// Of all agents, this part, 1 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percent: Option<u8>,
+}
+
+/// Agents by their names or labels. A reader that does not know a field of it knows nothing of the audience: it could match
+/// agents that it is not for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentSelector {
+    /// A pattern of their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<NameGlob>,
+    /// Their asserted labels. With `agents` too, both must match.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+}
+
+#[derive(Deserialize)]
+struct Unchecked {
+    #[serde(default, rename = "for")]
+    selectors: Vec<AgentSelector>,
+    #[serde(default)]
+    percent: Option<u8>,
+}
+
+/// An audience is not valid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AudienceError {
+    /// Neither selectors nor a part of all.
+    #[error("nobody is named: set `for` to at least one selector, or `percent`")]
+    Nobody,
+    /// A selector without conditions.
+    #[error("selector {0} of `for` names no agents: set `agents` to a pattern, or `labels`")]
+    EmptySelector(usize),
+    /// More than [`MAX_SELECTORS`].
+    #[error("`for` has {0} selectors, more than {MAX_SELECTORS}: use `*` in patterns, or a label")]
+    TooManySelectors(usize),
+    /// Not a part of all.
+    #[error("`percent` is {0}: it must be 1 to 100")]
+    NotAPercentage(u8),
+}
+
+impl TryFrom<Unchecked> for Audience {
+    type Error = AudienceError;
+
+    fn try_from(Unchecked { selectors, percent }: Unchecked) -> Result<Self, AudienceError> {
+        Self::new(selectors, percent)
+    }
+}
+
+impl Audience {
+    /// An audience.
+    ///
+    /// # Errors
+    /// It names nobody, a selector has no condition, or a bound is exceeded.
+    pub fn new(selectors: Vec<AgentSelector>, percent: Option<u8>) -> Result<Self, AudienceError> {
+        let is_empty = |selector: &AgentSelector| selector.agents.is_none() && selector.labels.is_empty();
+        if selectors.len() > MAX_SELECTORS {
+            return Err(AudienceError::TooManySelectors(selectors.len()));
+        }
+        if let Some(empty) = selectors.iter().position(is_empty) {
+            return Err(AudienceError::EmptySelector(empty + 1));
+        }
+        match percent {
+            None if selectors.is_empty() => Err(AudienceError::Nobody),
+            Some(percent) if !(1..=100).contains(&percent) => Err(AudienceError::NotAPercentage(percent)),
+            _ => Ok(Self { selectors, percent }),
+        }
+    }
+
+    /// Whether everybody who is in `other` is certainly in this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        other.selectors.iter().all(|selector| self.selectors.contains(selector)) && self.percent >= other.percent
+    }
+}
+
+impl PartialEq for Staged {
+    fn eq(&self, other: &Self) -> bool {
+        self.descriptor.get() == other.descriptor.get() && self.audience == other.audience
+    }
+}
+
+impl Eq for Staged {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::{Descriptor, DescriptorFields};
+
+    const AUDIENCE: &str = r#""for":[{"labels":{"ring":"canary"}},{"agents":"eu-*"}],"percent":10"#;
+
+    fn audience(json: &str) -> Audience {
+        serde_json::from_str(&format!("{{{json}}}")).unwrap()
+    }
+
+    fn in_force() -> DescriptorFields {
+        let golden = include_str!("../golden/agent/descriptor.json").trim_end();
+        Descriptor::parse(golden.into()).unwrap().fields().clone()
+    }
+
+    /// A later publication, and the one in force with it.
+    fn staged() -> (Descriptor, Descriptor) {
+        let mut later = in_force();
+        later.publication.generation += 1;
+        let later = Descriptor::new(later);
+        let staged =
+            Staged { descriptor: serde_json::from_slice(later.bytes()).unwrap(), audience: audience(AUDIENCE) };
+        let current = Descriptor::new(DescriptorFields { staged: Some(Box::new(staged)), ..in_force() });
+        (later, current)
+    }
+
+    #[test]
+    fn a_staged_version_stands_byte_for_byte_in_the_descriptor_in_force() {
+        let (later, current) = staged();
+        let (text, later) =
+            (std::str::from_utf8(current.bytes()).unwrap(), std::str::from_utf8(later.bytes()).unwrap());
+        assert!(text.ends_with(&format!(r#","staged":{{"descriptor":{later},{AUDIENCE}}}}}"#)), "{text}");
+        let read = Descriptor::parse(current.bytes().clone()).unwrap();
+        assert_eq!(read, current);
+        assert_eq!(read.publication(), &in_force().publication, "it is the one in force");
+    }
+
+    /// The fields that nodes of the release before read.
+    #[test]
+    fn a_node_that_does_not_know_it_reads_the_version_in_force() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Former {
+            publication: crate::descriptor::Publication,
+            #[serde(rename = "ref")]
+            followed_ref: String,
+            revision: u64,
+            representations: Vec<serde_json::Value>,
+        }
+        let (_, current) = staged();
+        let former: Former = crate::json::from_slice(current.bytes()).unwrap();
+        let without = Descriptor::new(in_force());
+        assert_eq!(former, crate::json::from_slice::<Former>(without.bytes()).unwrap());
+    }
+
+    #[test]
+    fn what_this_version_does_not_understand_is_passed_over() {
+        let (_, current) = staged();
+        let text = std::str::from_utf8(current.bytes()).unwrap();
+        let read = |from: &str, to: &str| {
+            let changed = text.replace(from, to);
+            assert_ne!(changed, text);
+            Descriptor::parse(changed.into()).unwrap().fields().staged.is_some()
+        };
+        assert!(read(r#","percent":10"#, r#","percent":10,"later":1"#));
+        assert!(!read(r#"{"agents":"eu-*"}"#, r#"{"agents":"eu-*","later":1}"#), "it may be for fewer agents");
+        assert!(!read(r#""percent":10"#, r#""percent":1000"#));
+        assert!(!read(r#""staged":{"#, r#""staged":[1],"x":{"#));
+    }
+
+    #[test]
+    fn an_audience_names_somebody_and_is_bounded() {
+        let many = vec![r#"{"agents":"a"}"#; MAX_SELECTORS + 1].join(",");
+        for (json, expected) in [
+            (String::new(), "nobody is named"),
+            (r#""for":[{"agents":"a"},{}]"#.to_owned(), "selector 2 of `for` names no agents"),
+            (format!(r#""for":[{many}]"#), "more than 100"),
+            (r#""percent":0"#.to_owned(), "`percent` is 0"),
+            (r#""percent":101"#.to_owned(), "`percent` is 101"),
+        ] {
+            let error = serde_json::from_str::<Audience>(&format!("{{{json}}}")).unwrap_err().to_string();
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_audience_covers_those_with_fewer_selectors_and_a_smaller_part() {
+        let all = audience(AUDIENCE);
+        for (other, expected) in [
+            (AUDIENCE, true),
+            (r#""for":[{"agents":"eu-*"}]"#, true),
+            (r#""percent":10"#, true),
+            (r#""percent":11"#, false),
+            (r#""for":[{"agents":"eu-1"}]"#, false),
+        ] {
+            assert_eq!(all.covers(&audience(other)), expected, "{other}");
+        }
+        assert!(!audience(r#""for":[{"agents":"eu-*"}]"#).covers(&all));
+    }
+}
