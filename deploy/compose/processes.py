@@ -109,10 +109,13 @@ class Hub:
         elif role in ROLES:
             command = [f"/opt/weir-{role}"]
         environment = {"PATH": "/opt:/usr/sbin:/usr/bin", "WEIR_CONFIG": f"/etc/weir/{role}.toml", **service.get("environment", {})}
-        named = ["sh", "-c", 'hostname "$0" && exec "$@"', service.get("hostname", name)]
-        inside = ["unshare", "--uts", "chroot", self.root(name), *named, *[text.replace("$$", "$") for text in command]]
-        self.spawn(name, inside, environment)
+        self.spawn(name, self.inside(name, *[text.replace("$$", "$") for text in command]), environment)
         return self.running[name]
+
+    def inside(self, name, *command):
+        """In the root of a service, with its host name."""
+        named = ["sh", "-c", 'hostname "$0" && exec "$@"', self.services[name].get("hostname", name)]
+        return ["unshare", "--uts", "chroot", self.root(name), *named, *command]
 
     def spawn(self, name, command, environment):
         with (self.folder / f"{name}.log").open("w") as log:
@@ -207,6 +210,10 @@ def follow(hub, repository, roles):
     wait_for("both agents have version one", lambda: have("one"))
     wait_for("each edge follows three origins", lambda: all(hub.log(f"edge-{n}").count("is in sync") >= 3 for n in [1, 2]))
     wait_for("operators see both agents", lambda: all(name in hub.run("weir", "fleet") for name in agents))
+    # docs/how-to/cluster-behind.md
+    for name in roles:
+        role = name.rsplit("-")[0]
+        ok(*hub.inside(name, f"/opt/weir-{role}", "status", "--config", f"/etc/weir/{role}.toml"))
     for name in roles:
         if name.startswith("origin") and '"published"' in hub.log(name):
             hub.running[name].kill()
