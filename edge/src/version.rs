@@ -2,10 +2,13 @@
 //!
 //! The values are rendered once, when the version arrives, so that a poll only copies references.
 
+use std::sync::OnceLock;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use weir_cache::Transcoding;
+use weir_protocol::attached::Attached;
 use weir_protocol::conditional::tarball_etag;
 use weir_protocol::descriptor::{Descriptor, Representation};
 use weir_protocol::digest::Sha256;
@@ -19,6 +22,8 @@ pub(crate) struct Version {
     pub(crate) values: HeaderValues,
     /// `None`: the version has no OCI form.
     pub(crate) oci: Option<OciValues>,
+    /// What is attached to its manifest, once a client asked for some of it.
+    attached: OnceLock<Vec<Attached>>,
     /// In the order of the descriptor's representations.
     tags: Vec<EntityTag>,
     identity_tag: EntityTag,
@@ -94,16 +99,20 @@ fn header_value(text: &str) -> HeaderValue {
 }
 
 impl OciValues {
-    fn of(descriptor: &Descriptor) -> Option<Self> {
-        let (form, publication) = (descriptor.oci()?, descriptor.publication());
-        let digest = format!("sha256:{}", form.sha256);
+    /// `None`: what is no media type is nothing that this edge can serve.
+    pub(crate) fn new(sha256: &Sha256, media_type: &str, tags: Vec<String>) -> Option<Self> {
+        let digest = format!("sha256:{sha256}");
         Some(Self {
-            // What is no media type is no form that this edge can serve.
-            media_type: HeaderValue::from_str(&form.media_type).ok()?,
+            media_type: HeaderValue::from_str(media_type).ok()?,
             digest: header_value(&digest),
             tag: EntityTag::new(format!("\"{digest}\"")),
-            tags: oci::tags(&publication.revision_id, publication.version.as_ref()),
+            tags,
         })
+    }
+
+    fn of(descriptor: &Descriptor) -> Option<Self> {
+        let (form, publication) = (descriptor.oci()?, descriptor.publication());
+        Self::new(&form.sha256, &form.media_type, oci::tags(&publication.revision_id, publication.version.as_ref()))
     }
 }
 
@@ -135,12 +144,18 @@ impl Version {
             identity_tag: EntityTag::new(tarball_etag(&publication.digest, None)),
             gzip_tag: EntityTag::new(format!("W/\"{}+gzip\"", publication.digest)),
             oci: OciValues::of(&descriptor),
+            attached: OnceLock::new(),
             descriptor,
         }
     }
 
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// What is attached to its manifest.
+    pub(crate) fn attached(&self) -> &[Attached] {
+        self.attached.get_or_init(|| self.descriptor.attached())
     }
 
     /// A blob of the OCI form as a stored body, and the size of its tar. The layer of a service of files is its gzip

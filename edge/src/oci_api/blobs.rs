@@ -19,7 +19,7 @@ use weir_runtime::serve::RequestBody;
 
 use super::error::OciError;
 use super::{By, Named, OciApi};
-use crate::agent_api::{ApiResponse, ResponseKind, Timing, body_cache_status, evaluate_tag};
+use crate::agent_api::{ApiResponse, CacheLifetime, ResponseKind, Timing, body_cache_status, evaluate_tag};
 use crate::api_error::ApiError;
 use crate::catalog::{LookupResult, RevalidateMode};
 use crate::request_headers::is_forced;
@@ -28,25 +28,27 @@ use crate::version::{EntityTag, Version};
 static EMPTY_CONFIG_DIGEST: LazyLock<Sha256> = LazyLock::new(|| Sha256::of(EMPTY_CONFIG));
 
 /// A blob of a version.
-#[derive(Clone, Copy)]
 enum Blob<'v> {
-    /// It is not stored.
-    EmptyConfig,
+    /// It is the empty config, or belongs to what is attached to the manifest.
+    InMemory(Bytes),
     Stored(&'v OciBlob),
 }
 
 impl<'v> Blob<'v> {
     fn of(version: &'v Version, sha256: &Sha256) -> Option<Self> {
         let form = version.descriptor().oci()?;
-        match form.blob(sha256) {
-            None => (*sha256 == *EMPTY_CONFIG_DIGEST).then_some(Self::EmptyConfig),
-            Some(stored) => Some(Self::Stored(stored)),
+        if let Some(stored) = form.blob(sha256) {
+            return Some(Self::Stored(stored));
         }
+        if *sha256 == *EMPTY_CONFIG_DIGEST {
+            return Some(Self::InMemory(Bytes::from_static(EMPTY_CONFIG)));
+        }
+        version.attached().iter().find_map(|attached| attached.blob(sha256)).cloned().map(Self::InMemory)
     }
 
     fn size(&self) -> u64 {
         match self {
-            Self::EmptyConfig => EMPTY_CONFIG.len() as u64,
+            Self::InMemory(bytes) => bytes.len() as u64,
             Self::Stored(blob) => blob.size,
         }
     }
@@ -80,7 +82,7 @@ impl OciApi {
             Begun::Body(wanted) => wanted,
         };
         let ready = match blob {
-            Blob::EmptyConfig => empty_config(&wanted.range),
+            Blob::InMemory(ref bytes) => part(bytes, &wanted.range),
             Blob::Stored(blob) => {
                 let (stored, _) = found.version.blob(blob);
                 self.reads.cache.open_in_memory(&stored, &wanted.range, || body_request(request, &found, blob))?
@@ -108,7 +110,7 @@ impl OciApi {
             };
             let (cache, range) = (&self.reads.cache, wanted.range.clone());
             let opened = match blob {
-                Blob::EmptyConfig => Ok((empty_config(&range), Source::Memory)),
+                Blob::InMemory(ref bytes) => Ok((part(bytes, &range), Source::Memory)),
                 Blob::Stored(blob) => {
                     let body = body_request(request, now, blob);
                     cache.open_body(body, Transcoding::Passthrough, None, range, is_forced(request)).await
@@ -160,7 +162,8 @@ impl OciApi {
         let tag = tag(sha256);
         let digest = HeaderValue::from_str(tag.text.trim_matches('"')).expect("a digest is visible ASCII");
         let content = length.map(|length| (&OCTETS, length));
-        let mut answer = self.respond(found, status, By::Digest, &Named { digest: &digest, tag: &tag.value, content });
+        let mut answer =
+            self.respond(found, status, CacheLifetime::Immutable, &Named { digest: &digest, tag: &tag.value, content });
         if length.is_some() {
             answer.response.headers_mut().insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         }
@@ -204,10 +207,10 @@ fn tag(sha256: &Sha256) -> EntityTag {
     EntityTag::new(format!("\"sha256:{sha256}\""))
 }
 
-fn empty_config(range: &Range<u64>) -> ReadyBody {
+fn part(bytes: &Bytes, range: &Range<u64>) -> ReadyBody {
     // The range is within its length.
-    let at = |byte: u64| usize::try_from(byte).map_or(EMPTY_CONFIG.len(), |at| at.min(EMPTY_CONFIG.len()));
-    ReadyBody::Part(Bytes::from_static(&EMPTY_CONFIG[at(range.start)..at(range.end)]))
+    let at = |byte: u64| usize::try_from(byte).map_or(bytes.len(), |at| at.min(bytes.len()));
+    ReadyBody::Part(bytes.slice(at(range.start)..at(range.end)))
 }
 
 fn body_request(request: &Request<RequestBody>, found: &LookupResult, blob: &OciBlob) -> BodyRequest {

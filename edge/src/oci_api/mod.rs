@@ -50,15 +50,6 @@ enum By {
     Tag,
 }
 
-impl By {
-    fn lifetime(self) -> CacheLifetime {
-        match self {
-            By::Digest => CacheLifetime::Immutable,
-            By::Tag => CacheLifetime::Current,
-        }
-    }
-}
-
 impl OciApi {
     pub(crate) fn new(agents: &AgentApi) -> Self {
         Self { reads: agents.reads.clone() }
@@ -98,7 +89,7 @@ impl OciApi {
             OciRoute::Manifest(service, reference) => self.manifest(request, service, reference).await.map(timed),
             OciRoute::Blob(service, digest) => self.blob(request, service, digest).await,
             OciRoute::Tags(service) => self.tags(request, service).await.map(timed),
-            OciRoute::Referrers(service, _) => self.referrers(request, service).await.map(timed),
+            OciRoute::Referrers(service, of) => self.referrers(request, service, of).await.map(timed),
         }
     }
 
@@ -165,7 +156,13 @@ impl OciApi {
     }
 
     /// A response without a body, with the headers of all manifests and blobs.
-    fn respond(&self, found: &LookupResult, status: CacheStatus, by: By, named: &Named<'_>) -> ApiResponse {
+    fn respond(
+        &self,
+        found: &LookupResult,
+        status: CacheStatus,
+        lifetime: CacheLifetime,
+        named: &Named<'_>,
+    ) -> ApiResponse {
         let mut response = Response::new(Body::Empty);
         let headers = response.headers_mut();
         headers.reserve(16);
@@ -173,7 +170,7 @@ impl OciApi {
         headers.insert(DOCKER_CONTENT_DIGEST, named.digest.clone());
         // The type is the upstream's word.
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        self.reads.common_headers.caching(headers, found, &status, by.lifetime());
+        self.reads.common_headers.caching(headers, found, &status, lifetime);
         match named.content {
             None => *response.status_mut() = StatusCode::NOT_MODIFIED,
             Some((media_type, length)) => {

@@ -24,6 +24,8 @@ pub(super) enum Reference {
     /// May be one that nobody can have.
     Tag(String),
     Digest(Sha256),
+    /// A tag of cosign for what is attached to the manifest with this digest: `sha256-<hex>.sig`.
+    Attached(Sha256, String),
 }
 
 /// Whether a path is one of this API.
@@ -86,7 +88,11 @@ impl OciRoute {
 impl Reference {
     fn parse(text: &str) -> Result<Self, OciError> {
         // No tag has a colon.
-        if text.contains(':') { sha256(text).map(Self::Digest) } else { Ok(Self::Tag(text.to_owned())) }
+        if text.contains(':') {
+            return sha256(text).map(Self::Digest);
+        }
+        let of = text.strip_prefix("sha256-").and_then(|rest| rest.split_once('.')?.0.parse().ok());
+        Ok(of.map_or_else(|| Self::Tag(text.to_owned()), |of| Self::Attached(of, text.to_owned())))
     }
 }
 
@@ -112,6 +118,11 @@ mod tests {
             (&format!("/v2/weir/shop/manifests/sha256:{digest}"), manifest(Reference::Digest(digest))),
             (&format!("/v2/weir/shop/blobs/sha256:{digest}"), OciRoute::Blob(service.clone(), digest)),
             (&format!("/v2/weir/shop/referrers/sha256:{digest}"), OciRoute::Referrers(service.clone(), digest)),
+            (
+                &format!("/v2/weir/shop/manifests/sha256-{digest}.sig"),
+                manifest(Reference::Attached(digest, format!("sha256-{digest}.sig"))),
+            ),
+            ("/v2/weir/shop/manifests/sha256-0.sig", manifest(Reference::Tag("sha256-0.sig".to_owned()))),
             ("/v2/weir/shop/tags/list", OciRoute::Tags(service.clone())),
         ] {
             assert!(is_path(path), "{path}");

@@ -33,6 +33,7 @@ mod issuers;
 mod mount;
 mod observed;
 mod oci;
+mod oci_attached;
 mod oci_clients;
 mod open;
 mod outage;

@@ -147,7 +147,7 @@ async fn what_oras_and_crane_push_is_followed() -> anyhow::Result<()> {
 async fn only_artifacts_that_cosign_signed_are_followed() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let Some(()) = client("cosign", dir.path(), &["generate-key-pair"])? else { return Ok(()) };
-    let Some(registry) = DockerRegistry::start().await? else { return Ok(()) };
+    let Some(mut registry) = DockerRegistry::start().await? else { return Ok(()) };
     let sign = |digest: &str, formats: &[&str]| {
         let fixed = ["sign", "--yes", "--key", "cosign.key", "--tlog-upload=false", "--use-signing-config=false"];
         let artifact = format!("{}/{NAME}@{digest}", registry.address);
@@ -158,7 +158,8 @@ async fn only_artifacts_that_cosign_signed_are_followed() -> anyhow::Result<()> 
         "name": "manifests", "kind": "oci", "url": format!("oci://{}/{NAME}", registry.address), "insecure": true,
         "poll_interval": "1s", "min_poll_interval": "0s", "verify": { "cosign_keys": [dir.path().join("cosign.pub")] },
     }))?;
-    let service = serde_json::from_value(json!({ "name": "shop", "repository": "manifests", "ref": "semver:^1" }))?;
+    let service = json!({ "name": "shop", "repository": "manifests", "ref": "semver:^1", "oci": true });
+    let service = serde_json::from_value(service)?;
     let plan = Plan { repositories: vec![repository], services: vec![service], agents: 1, ..Plan::default() };
     let cluster = Cluster::start(plan).await?;
     let read = || {
@@ -175,5 +176,14 @@ async fn only_artifacts_that_cosign_signed_are_followed() -> anyhow::Result<()> 
     assert_eq!(read(), "a: 1");
     sign(&second, &[])?;
     until("the agent has what was signed by a bundle", async || read() == "a: 2").await?;
+
+    // The edge has the signatures of both, and cosign accepts them there.
+    registry.stop();
+    fs::copy(cluster.ca(), dir.path().join("ca.pem"))?;
+    for tag in ["v1.0.0", "v1.1.0"] {
+        let artifact = format!("{}/weir/shop:{tag}", cluster.edges[0].address());
+        let arguments = ["verify", "--key", "cosign.pub", "--insecure-ignore-tlog=true", &artifact];
+        client("cosign", dir.path(), &arguments)?;
+    }
     Ok(())
 }

@@ -2,12 +2,13 @@
 
 use weir_protocol::digest::Sha256;
 use weir_protocol::manifest::Frame;
+use weir_protocol::oci::UpstreamManifest;
 
 /// The archive of a source, and what belongs to it. Their bytes are in the sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whole {
-    /// The manifest of the upstream, byte for byte: its media type and its text. `None`: the upstream has none.
-    pub manifest: Option<(String, String)>,
+    /// `None`: the upstream has none.
+    pub manifest: Option<UpstreamManifest>,
     /// The archive, and what else the manifest names.
     pub blobs: Vec<WholeBlob>,
 }

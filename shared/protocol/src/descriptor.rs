@@ -12,11 +12,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::commit_id::CommitId;
+use crate::cosign;
 use crate::digest::{ObjectDigest, Sha256, TarballDigest};
 use crate::encoding::Encoding;
 use crate::envelope::{Envelope, PUBLICATION_TYPE};
 use crate::name::{RepositoryName, ServiceName};
-use crate::oci::OciForm;
+use crate::oci::{Attachment, OciForm};
 use crate::part::Part;
 use crate::revision_id::RevisionId;
 use crate::source_version::SourceVersion;
@@ -207,11 +208,12 @@ pub enum DescriptorError {
 impl Descriptor {
     /// Encodes a new descriptor. Only origins do; other nodes forward bytes.
     pub fn new(fields: DescriptorFields) -> Self {
-        Self::signed(fields, &[])
+        Self::signed(fields, &[], false)
     }
 
-    /// Encodes a new descriptor whose publication is signed by each of `keys`; without keys it has no envelope.
-    pub fn signed(fields: DescriptorFields, keys: &[SigningKey]) -> Self {
+    /// Encodes a new descriptor whose publication is signed by each of `keys`; without keys it has no envelope. `cosign`: they
+    /// sign the manifest of its OCI form, too.
+    pub fn signed(fields: DescriptorFields, keys: &[SigningKey], cosign: bool) -> Self {
         #[derive(Serialize)]
         struct Written<'a> {
             publication: &'a RawValue,
@@ -222,10 +224,20 @@ impl Descriptor {
             revision: u64,
             representations: &'a [Representation],
             #[serde(skip_serializing_if = "Option::is_none")]
-            oci: Option<&'a OciForm>,
+            oci: Option<WrittenForm<'a>>,
             #[serde(skip_serializing_if = "Option::is_none")]
             staged: Option<&'a Staged>,
         }
+        #[derive(Serialize)]
+        struct WrittenForm<'a> {
+            #[serde(flatten)]
+            form: &'a OciForm,
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            signatures: Vec<Attachment>,
+        }
+        let manifest_keys = if cosign { keys } else { &[] };
+        let service = &fields.publication.service;
+        let written = |form| WrittenForm { form, signatures: cosign::sign(service, form, manifest_keys) };
         let publication = serde_json::value::to_raw_value(&fields.publication).expect("a publication is plain data");
         let written = Written {
             publication: &publication,
@@ -233,7 +245,7 @@ impl Descriptor {
             followed_ref: &fields.followed_ref,
             revision: fields.revision,
             representations: &fields.representations,
-            oci: fields.oci.as_deref(),
+            oci: fields.oci.as_deref().map(written),
             staged: fields.staged.as_deref(),
         };
         let bytes = serde_json::to_vec(&written).expect("descriptor fields are plain data").into();
@@ -444,7 +456,7 @@ mod tests {
         assert_eq!(serde_json::to_string(parsed.publication()).unwrap(), expected);
         let (key, _) = SigningKey::generate().unwrap();
         let public = key.public().clone();
-        let signed = Descriptor::signed(parsed.fields, &[key]);
+        let signed = Descriptor::signed(parsed.fields, &[key], false);
         let payload = signed.envelope().unwrap().signed_by(&public, PUBLICATION_TYPE);
         assert_eq!(payload.unwrap(), expected.as_bytes());
         assert!(
@@ -459,7 +471,7 @@ mod tests {
         let ((key, _), (other, _)) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
         let public = key.public().clone();
         let fields = Descriptor::parse(example().into()).unwrap().fields;
-        let signed = Descriptor::signed(fields.clone(), &[key]);
+        let signed = Descriptor::signed(fields.clone(), &[key], false);
         assert_eq!(Descriptor::parse(signed.bytes().clone()).unwrap(), signed);
         assert_eq!(signed.publication_signed_by(&public), Some(fields.publication.clone()));
         assert_eq!(signed.publication_signed_by(other.public()), None);

@@ -3,14 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{ObjectDigest, Sha256};
+use crate::oci_manifest::Content;
+pub use crate::oci_manifest::{EMPTY_CONFIG, EMPTY_CONFIG_TYPE, MANIFEST_TYPE};
 use crate::revision_id::RevisionId;
 use crate::source_version::SourceVersion;
 
 /// The largest manifest that is served, in bytes: it stands in the descriptor. An artifact with a larger one is served as files.
 pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
-
-/// The type of manifests that Weir makes.
-pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// The artifact type of services of files.
 pub const TARBALL_ARTIFACT_TYPE: &str = "application/vnd.weir.tarball.v1";
@@ -20,12 +19,6 @@ pub const TARBALL_LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzi
 
 /// The type of the config of a chart: its `Chart.yaml` as JSON.
 pub const CHART_CONFIG_TYPE: &str = "application/vnd.cncf.helm.config.v1+json";
-
-/// The type of [`EMPTY_CONFIG`].
-pub const EMPTY_CONFIG_TYPE: &str = "application/vnd.oci.empty.v1+json";
-
-/// The empty descriptor of the image specification: a blob that is not stored.
-pub const EMPTY_CONFIG: &[u8] = b"{}";
 
 /// The tag of the version in force.
 pub const LATEST: &str = "latest";
@@ -48,6 +41,32 @@ pub struct OciForm {
     /// The manifest is that of an upstream. Otherwise an origin made it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_upstream: bool,
+    /// Signatures and attestations of the upstream that the origin verified.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
+}
+
+/// A manifest about the manifest of a version, with its blobs, as it is in the descriptor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The manifest, byte for byte.
+    pub manifest: String,
+    /// The tag by which cosign finds it: `sha256-<hex>.sig` or `.att`. `None`: it is a referrer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// The blobs that it names, without the empty config.
+    pub blobs: Vec<String>,
+}
+
+/// A manifest that is published as its upstream has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamManifest {
+    /// Its media type.
+    pub media_type: String,
+    /// The manifest, byte for byte.
+    pub text: String,
+    /// Signatures and attestations that were verified.
+    pub attachments: Vec<Attachment>,
 }
 
 /// A blob of a manifest, stored like the body of a representation.
@@ -69,7 +88,7 @@ impl OciForm {
     /// The form with this manifest, which has at most [`MAX_MANIFEST_BYTES`].
     pub fn new(media_type: &str, manifest: String, blobs: Vec<OciBlob>) -> Self {
         let (media_type, sha256) = (media_type.to_owned(), Sha256::of(manifest.as_bytes()));
-        Self { media_type, sha256, manifest, blobs, is_upstream: false }
+        Self { media_type, sha256, manifest, blobs, is_upstream: false, attachments: Vec::new() }
     }
 
     /// Whether the manifest has the digest and the size that it should, and all types can stand in a header.
@@ -79,6 +98,11 @@ impl OciForm {
             && self.sha256 == Sha256::of(self.manifest.as_bytes())
             && self.blobs.iter().all(|blob| blob.frames > 0)
             && types.into_iter().all(|media_type| media_type.bytes().all(|b| (b' '..=b'~').contains(&b)))
+    }
+
+    /// Names the manifest.
+    pub(crate) fn content(&self) -> Content<'_> {
+        Content::new(&self.media_type, &self.sha256, self.manifest.len() as u64)
     }
 
     /// The blob with this digest, if the manifest names it and it is stored.

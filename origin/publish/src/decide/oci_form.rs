@@ -1,12 +1,12 @@
 //! Pure: the manifest of a publication for clients of the OCI distribution API. Begin at [`OciContent::form`].
 
-use serde::Serialize;
+use weir_protocol::attached::SERVICE;
 use weir_protocol::descriptor::{Descriptor, Publication, Representation};
 use weir_protocol::digest::Sha256;
 use weir_protocol::oci::{
-    CHART_CONFIG_TYPE, EMPTY_CONFIG, EMPTY_CONFIG_TYPE, MANIFEST_TYPE, OciBlob, OciForm, TARBALL_ARTIFACT_TYPE,
-    TARBALL_LAYER_TYPE,
+    CHART_CONFIG_TYPE, MANIFEST_TYPE, OciBlob, OciForm, TARBALL_ARTIFACT_TYPE, TARBALL_LAYER_TYPE, UpstreamManifest,
 };
+use weir_protocol::oci_manifest::{Content, WrittenManifest};
 use weir_upstream::SEMVER;
 
 /// What the OCI form of a content is made of.
@@ -14,8 +14,8 @@ use weir_upstream::SEMVER;
 pub(crate) struct OciContent {
     /// Config and layers of the manifest.
     pub(crate) blobs: Vec<OciBlob>,
-    /// The manifest of the upstream: its media type and its text. `None`: one is made.
-    pub(crate) manifest: Option<(String, String)>,
+    /// `None`: one is made.
+    pub(crate) manifest: Option<UpstreamManifest>,
 }
 
 /// What a manifest says of a publication beside its content.
@@ -26,40 +26,6 @@ pub(crate) struct Described<'a> {
     pub(crate) followed_ref: &'a str,
     /// The URL of the upstream, without credentials.
     pub(crate) source: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Manifest<'a> {
-    schema_version: u8,
-    media_type: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    artifact_type: Option<&'a str>,
-    config: Content,
-    layers: Vec<Content>,
-    annotations: Annotations<'a>,
-}
-
-/// A content descriptor of the image specification.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Content {
-    media_type: String,
-    digest: String,
-    size: u64,
-}
-
-/// Sorted by name.
-#[derive(Serialize)]
-struct Annotations<'a> {
-    #[serde(rename = "dev.weir.service")]
-    service: &'a str,
-    #[serde(rename = "org.opencontainers.image.revision")]
-    revision: String,
-    #[serde(rename = "org.opencontainers.image.source", skip_serializing_if = "Option::is_none")]
-    source: Option<&'a str>,
-    #[serde(rename = "org.opencontainers.image.version", skip_serializing_if = "Option::is_none")]
-    version: Option<&'a str>,
 }
 
 impl OciContent {
@@ -73,51 +39,48 @@ impl OciContent {
     /// What the form of a stored version was made of.
     pub(crate) fn of(descriptor: &Descriptor) -> Option<Self> {
         let form = descriptor.oci()?;
-        let manifest = form.is_upstream.then(|| (form.media_type.clone(), form.manifest.clone()));
+        let manifest = form.is_upstream.then(|| UpstreamManifest {
+            media_type: form.media_type.clone(),
+            text: form.manifest.clone(),
+            attachments: form.attachments.clone(),
+        });
         Some(Self { blobs: form.blobs.clone(), manifest })
     }
 
     /// The form of a publication with this content. A manifest that was made for `current`, which has the same publication, stays if
     /// its bodies are the same: nobody who pulls by digest sees a change.
     pub(crate) fn form(&self, described: Described<'_>, current: Option<&Descriptor>) -> Box<OciForm> {
-        if let Some((media_type, manifest)) = &self.manifest {
-            let form = OciForm::new(media_type, manifest.clone(), self.blobs.clone());
-            return Box::new(OciForm { is_upstream: true, ..form });
+        if let Some(UpstreamManifest { media_type, text, attachments }) = &self.manifest {
+            let form = OciForm::new(media_type, text.clone(), self.blobs.clone());
+            return Box::new(OciForm { is_upstream: true, attachments: attachments.clone(), ..form });
         }
         let is_same = |form: &&OciForm| !form.is_upstream && form.blobs == self.blobs;
         let made = || OciForm::new(MANIFEST_TYPE, self.made(described), self.blobs.clone());
         Box::new(current.and_then(Descriptor::oci).filter(is_same).cloned().unwrap_or_else(made))
     }
 
-    /// The same bytes at every origin: the order of the fields is fixed.
+    /// The same bytes at every origin.
     fn made(&self, Described { publication, followed_ref, source }: Described<'_>) -> String {
-        let content = |blob: &'_ OciBlob| Content {
-            media_type: blob.media_type.clone(),
-            digest: format!("sha256:{}", blob.sha256),
-            size: blob.size,
-        };
         let (config, layers): (Vec<_>, Vec<_>) =
             self.blobs.iter().partition(|blob| blob.media_type == CHART_CONFIG_TYPE);
-        let empty = || Content {
-            media_type: EMPTY_CONFIG_TYPE.to_owned(),
-            digest: format!("sha256:{}", Sha256::of(EMPTY_CONFIG)),
-            size: EMPTY_CONFIG.len() as u64,
+        let manifest = WrittenManifest::new(layers.into_iter().map(content).collect());
+        let manifest = match config.first() {
+            Some(config) => manifest.with_config(content(config)),
+            None => manifest.of_type(TARBALL_ARTIFACT_TYPE),
         };
-        let manifest = Manifest {
-            schema_version: 2,
-            media_type: MANIFEST_TYPE,
-            artifact_type: config.is_empty().then_some(TARBALL_ARTIFACT_TYPE),
-            config: config.first().map_or_else(empty, |config| content(config)),
-            layers: layers.into_iter().map(content).collect(),
-            annotations: Annotations {
-                service: publication.service.as_str(),
-                revision: revision(publication, followed_ref),
-                source,
-                version: publication.version.as_ref().map(|version| version.as_str()),
-            },
-        };
-        serde_json::to_string(&manifest).expect("a manifest is made of texts and numbers")
+        let annotations = [
+            (SERVICE, Some(publication.service.to_string())),
+            ("org.opencontainers.image.revision", Some(revision(publication, followed_ref))),
+            ("org.opencontainers.image.source", source.map(str::to_owned)),
+            ("org.opencontainers.image.version", publication.version.as_ref().map(ToString::to_string)),
+        ];
+        let known = annotations.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        known.fold(manifest, |manifest, (name, value)| manifest.annotated(name, value)).to_json()
     }
+}
+
+fn content(blob: &OciBlob) -> Content<'_> {
+    Content::new(&blob.media_type, &blob.sha256, blob.size)
 }
 
 /// The revision as Flux writes it: `main@sha1:<commit>`, of a range `<tag>@sha1:<commit>`. Other revisions are ids.
@@ -135,6 +98,7 @@ pub(crate) mod tests {
     use super::super::draft::tests::descriptor;
     use super::*;
     use weir_protocol::digest::ObjectDigest;
+    use weir_protocol::oci::Attachment;
 
     pub(crate) fn layer(body: &str) -> OciBlob {
         let (sha256, digest) = (Sha256::of(body.as_bytes()), ObjectDigest::of(body.as_bytes()));
@@ -217,7 +181,9 @@ pub(crate) mod tests {
     fn a_manifest_of_an_upstream_is_taken_as_it_is() {
         let current = descriptor("shop-prod", 10);
         let described = Described { publication: current.publication(), followed_ref: "v1", source: None };
-        let manifest = Some(("application/x".to_owned(), "{ }".to_owned()));
+        let attachments = vec![Attachment { manifest: "{}".to_owned(), tag: None, blobs: vec!["signed".to_owned()] }];
+        let manifest = UpstreamManifest { media_type: "application/x".to_owned(), text: "{ }".to_owned(), attachments };
+        let manifest = Some(manifest);
         let whole = OciContent { blobs: vec![layer("one")], manifest };
         let form = whole.form(described, None);
         assert_eq!((&*form.media_type, &*form.manifest, form.sha256), ("application/x", "{ }", Sha256::of(b"{ }")));

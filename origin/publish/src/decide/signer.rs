@@ -21,7 +21,7 @@ impl Signer {
 
     /// Creates a descriptor with a signed publication.
     pub fn descriptor(&self, fields: DescriptorFields) -> Descriptor {
-        Descriptor::signed(fields, &self.keys)
+        Descriptor::signed(fields, &self.keys, false)
     }
 
     /// Signs a freshness statement. `None`: there is no key.

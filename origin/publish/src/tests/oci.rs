@@ -1,7 +1,7 @@
 //! The OCI form of publications.
 
 use weir_protocol::encoding::Encoding;
-use weir_protocol::oci::OciForm;
+use weir_protocol::oci::{OciForm, UpstreamManifest};
 use weir_source::{OciChoice, OciSource};
 use weir_tarball::{Whole, WholeBlob};
 
@@ -123,7 +123,9 @@ pub(super) async fn publish_whole(publisher: &Publisher, service: &Arc<Service>,
     });
     let frames = built(slices).zstd;
     let blob = WholeBlob { sha256: Sha256::of(slices.concat().as_bytes()), media_type: "chart".to_owned(), frames };
-    let whole = Whole { manifest: Some(("m".to_owned(), "{}".to_owned())), blobs: vec![blob] };
+    let (media_type, text, attachments) = ("m".to_owned(), "{}".to_owned(), Vec::new());
+    let manifest = UpstreamManifest { media_type, text, attachments };
+    let whole = Whole { manifest: Some(manifest), blobs: vec![blob] };
     let files = built(&["files"]);
     let built = Built { gzip: Some(files.zstd.clone()), whole: Some(whole), ..files };
     let attempt = put.await.unwrap().unwrap();

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use bytes::Bytes;
 use weir_protocol::digest::{Sha256, Sha256Hasher};
 use weir_protocol::manifest::Frame;
+use weir_protocol::oci::UpstreamManifest;
 use weir_tarball::{FrameSink, TarballError, Whole, WholeBlob};
 
 /// The bytes of a slice. Edges cache and fetch slices by themselves.
@@ -37,7 +38,7 @@ impl Original {
 #[derive(Debug)]
 pub(crate) struct WholeFile {
     file: File,
-    manifest: Option<(String, String)>,
+    manifest: Option<UpstreamManifest>,
     blobs: Vec<Blob>,
     size: u64,
 }
@@ -54,7 +55,7 @@ impl WholeFile {
     /// With a file that has the archive and nothing else.
     pub(crate) fn new(
         file: File,
-        manifest: Option<(String, String)>,
+        manifest: Option<UpstreamManifest>,
         sha256: Sha256,
         media_type: String,
     ) -> io::Result<Self> {

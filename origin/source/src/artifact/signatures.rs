@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use weir_protocol::digest::Sha256;
+use weir_protocol::oci::Attachment;
 use weir_upstream::VerifyConfig;
 
 use super::Chosen;
@@ -61,8 +62,15 @@ pub(super) struct Signatures {
     policy: Option<Policy>,
     /// The digests of the archives, as their signers state them.
     checked: HashMap<Chosen, Result<Sha256, Failed>>,
-    /// The provenances that were verified, of charts that have it alongside the archive.
-    provenances: HashMap<Chosen, Vec<u8>>,
+    kept: HashMap<Chosen, Kept>,
+}
+
+/// What was verified of a version and is published with it.
+pub(super) enum Kept {
+    /// Of a chart that has it alongside the archive.
+    Provenance(Vec<u8>),
+    /// What cosign signed in a registry.
+    Attachments(Vec<Attachment>),
 }
 
 impl Signatures {
@@ -70,7 +78,7 @@ impl Signatures {
     pub(super) fn set_policy(&mut self, policy: Option<Policy>) {
         if self.policy != policy {
             self.checked.clear();
-            self.provenances.clear();
+            self.kept.clear();
             self.policy = policy;
         }
     }
@@ -78,7 +86,7 @@ impl Signatures {
     /// Forgets what no service follows any more.
     pub(super) fn retain(&mut self, is_followed: impl Fn(&Chosen) -> bool) {
         self.checked.retain(|chosen, _| is_followed(chosen));
-        self.provenances.retain(|chosen, _| is_followed(chosen));
+        self.kept.retain(|chosen, _| is_followed(chosen));
     }
 
     /// Whether a version must be checked now.
@@ -97,17 +105,17 @@ impl Signatures {
     /// Makes a version be checked again: its archive is not the signed one, and the provenance may be repaired meanwhile.
     pub(super) fn forget(&mut self, chosen: &Chosen) {
         self.checked.remove(chosen);
-        self.provenances.remove(chosen);
+        self.kept.remove(chosen);
     }
 
-    /// Keeps a verified provenance, to publish it.
-    pub(super) fn keep_provenance(&mut self, chosen: &Chosen, provenance: Vec<u8>) {
-        self.provenances.insert(chosen.clone(), provenance);
+    /// Keeps what was verified, to publish it.
+    pub(super) fn keep(&mut self, chosen: &Chosen, kept: Kept) {
+        self.kept.insert(chosen.clone(), kept);
     }
 
-    /// The verified provenance of a chart.
-    pub(super) fn provenance(&self, chosen: &Chosen) -> Option<&Vec<u8>> {
-        self.provenances.get(chosen)
+    /// What was verified of a version.
+    pub(super) fn kept(&self, chosen: &Chosen) -> Option<&Kept> {
+        self.kept.get(chosen)
     }
 
     /// Takes the result of a check.

@@ -9,11 +9,11 @@ use weir_upstream::signatures::{ClearSigned, SignatureError, gpgv};
 use weir_upstream::{FetchProgress, UpstreamError, without_path};
 
 use super::super::helm::{ChartLayers, MAX_PROVENANCE_BYTES, provenance_url, signed_digest};
-use super::super::oci::{OciName, Registry, RegistryError, verify_cosign};
+use super::super::oci::{OciName, Registry, RegistryError, attachments, verify_cosign};
 use super::super::{PollRequest, ServiceFailure};
 use super::fetch::{Shown, is_of_all, of_one};
 use super::not_fetched::NotFetched;
-use super::signatures::{Policy, not_as_signed};
+use super::signatures::{Kept, Policy, not_as_signed};
 use super::state::Unverified;
 use super::{ArtifactSource, Chosen, Location, split};
 
@@ -40,7 +40,7 @@ impl ArtifactSource {
         Unverified { chosen, sha256 }: &Unverified,
         request: &PollRequest<'_>,
     ) -> Result<bool, UpstreamError> {
-        let verified = self.verify_one(client, policy, chosen, *sha256, request.progress);
+        let verified = self.verify_one(client, policy, chosen, *sha256, request);
         let (verified, ends) = split(verified, |error| not_fetched(chosen, error));
         let result = verified.as_ref().map_or_else(|not| not.error.as_str(), |_| "verified");
         self.shared.metrics.verifications.with_label_values(&[request.config.name.as_str(), result]).inc();
@@ -61,7 +61,7 @@ impl ArtifactSource {
         policy: &Policy,
         chosen: &Chosen,
         known: Option<Sha256>,
-        progress: &FetchProgress,
+        request: &PollRequest<'_>,
     ) -> Result<Result<Sha256, NotVerified>, UpstreamError> {
         let keys = match &policy.keys {
             Ok(keys) => keys,
@@ -71,7 +71,15 @@ impl ArtifactSource {
             && !keys.cosign.is_empty()
         {
             let registry = self.registry(client, registry)?;
-            let verified = match verify_cosign(&registry, name, &signed, &keys.cosign) {
+            let keeps = request.services.iter().any(|service| service.publishes_whole());
+            let verified = verify_cosign(&registry, name, &signed, &keys.cosign).and_then(|verified| {
+                if verified.is_ok() && keeps && chosen.manifest() == Some(signed) {
+                    let attachments = attachments(&registry, name, &signed, &keys.cosign)?;
+                    self.state().signatures.keep(chosen, Kept::Attachments(attachments));
+                }
+                Ok(verified)
+            });
+            let verified = match verified {
                 Ok(verified) => verified.map_err(|reason| format!("{}: {reason}", chosen.label)),
                 Err(error) => match error.of_all(name) {
                     error if is_of_all(&error, client, chosen) => return Err(error),
@@ -82,14 +90,14 @@ impl ArtifactSource {
             let digest = chosen.blob.sha256.ok_or_else(|| format!("{} has no digest", chosen.label));
             return Ok(verified.and(digest).map_err(|reason| SignatureError::Refused(reason).into()));
         }
-        let document = match self.provenance(client, chosen, progress) {
+        let document = match self.provenance(client, chosen, request.progress) {
             Ok(document) => document,
             Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
             Err(error) => return Ok(Err(no_provenance(chosen, error))),
         };
         let signed = self.signed_digest(client, policy, chosen, &document);
         if signed.is_ok() && matches!(chosen.blob.at, Location::Url(_)) {
-            self.state().signatures.keep_provenance(chosen, document);
+            self.state().signatures.keep(chosen, Kept::Provenance(document));
         }
         Ok(signed.map_err(NotVerified::from).and_then(|signed| match known.filter(|known| *known != signed) {
             None => Ok(signed),

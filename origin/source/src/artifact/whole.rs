@@ -4,18 +4,20 @@ use std::fs::File;
 use std::io;
 
 use weir_protocol::digest::Sha256;
+use weir_protocol::oci::{Attachment, UpstreamManifest};
 use weir_upstream::UpstreamError;
 use weir_upstream::http::Client;
 
 use super::super::archive::{Original, Spool, WholeFile};
 use super::super::helm::{ARCHIVE, CONFIG, ChartTag, MAX_METADATA_BYTES, PROVENANCE, chart_config};
 use super::super::oci::{MAX_OTHER_BYTES, OciName, Registry, RegistryError, WholeManifest};
+use super::signatures::Kept;
 use super::{ArtifactSource, Chosen, Location};
 
 /// What is published beside an archive.
 pub(super) struct Beside {
-    /// Of a registry: the media type and the text of the manifest.
-    manifest: Option<(String, String)>,
+    /// Of a registry.
+    manifest: Option<UpstreamManifest>,
     archive_type: String,
     /// Digest, media type and bytes.
     others: Vec<(Sha256, String, Vec<u8>)>,
@@ -34,9 +36,10 @@ impl ArtifactSource {
     ) -> Result<Option<Beside>, UpstreamError> {
         let (url, name, reference) = match &chosen.blob.at {
             Location::Url(_) => {
-                let provenance = self.state().signatures.provenance(chosen).cloned();
-                let others = provenance.map(|it| (Sha256::of(&it), PROVENANCE.to_owned(), it));
-                let others = others.into_iter().collect();
+                let others = match self.state().signatures.kept(chosen) {
+                    Some(Kept::Provenance(it)) => vec![(Sha256::of(it), PROVENANCE.to_owned(), it.clone())],
+                    _ => Vec::new(),
+                };
                 return Ok(Some(Beside { manifest: None, archive_type: ARCHIVE.to_owned(), others }));
             }
             Location::Tag(ChartTag { registry, name, tag, .. }) => (registry, name, tag.clone()),
@@ -46,7 +49,12 @@ impl ArtifactSource {
             }
         };
         let registry = self.registry(client, url)?;
-        match fetch(&registry, (name, &reference), archive, chosen.chart.is_some()) {
+        let attachments = match self.state().signatures.kept(chosen) {
+            // What is signed may be the index that names the manifest.
+            Some(Kept::Attachments(attachments)) if chosen.signed == chosen.manifest() => attachments.clone(),
+            _ => Vec::new(),
+        };
+        match fetch(&registry, (name, &reference), archive, chosen.chart.is_some(), attachments) {
             Ok(beside) => Ok(beside),
             Err(RegistryError::Upstream(error)) => Err(error),
             Err(error) => {
@@ -66,6 +74,7 @@ fn fetch(
     (name, reference): (&OciName, &str),
     archive: &Sha256,
     is_chart: bool,
+    attachments: Vec<Attachment>,
 ) -> Result<Option<Beside>, RegistryError> {
     let (bytes, digest) = registry.manifest_bytes(name, reference)?;
     // A registry that sends another one is not believed.
@@ -79,7 +88,8 @@ fn fetch(
         Ok((sha256, media_type, bytes))
     });
     let others = fetched.collect::<Result<_, RegistryError>>()?;
-    Ok(Some(Beside { manifest: Some((media_type, manifest)), archive_type, others }))
+    let manifest = UpstreamManifest { media_type, text: manifest, attachments };
+    Ok(Some(Beside { manifest: Some(manifest), archive_type, others }))
 }
 
 /// Stores an archive, which is in `file`, with what is beside it. `named`: the digest of its manifest, if the listing names it.

@@ -10,4 +10,4 @@ mod verify;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_cosign;
 pub use public_key::PublicKey;
-pub(crate) use verify::{SIGNED, Seen, Verdict, verify_bundle, verify_payload};
+pub(crate) use verify::{Seen, Verdict, verify_attestation, verify_bundle, verify_payload};

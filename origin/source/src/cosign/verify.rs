@@ -5,13 +5,11 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use weir_protocol::cosign::SIGN_PREDICATE as SIGNED;
 use weir_protocol::digest::Sha256;
 use weir_protocol::envelope::pre_authentication_encoding;
 
 use super::public_key::PublicKey;
-
-/// What `cosign sign` states. Other predicates are attestations: they say something about an artifact, and do not sign it.
-pub(crate) const SIGNED: &str = "https://sigstore.dev/cosign/sign/v1";
 
 const IN_TOTO: &str = "application/vnd.in-toto+json";
 
@@ -123,18 +121,36 @@ pub(crate) fn verify_bundle(bundle: &[u8], digest: &Sha256, keys: &[PublicKey]) 
     let Ok(Bundle { verification_material, dsse_envelope: envelope }) = serde_json::from_slice(bundle) else {
         return Verdict::Malformed;
     };
+    let is_keyless = verification_material.public_key.is_none();
+    verify_envelope(&envelope, is_keyless, digest, keys, |predicate| predicate == SIGNED)
+}
+
+/// Verifies an attestation: a bundle, or an envelope alone. It states something of an artifact, and does not sign it.
+pub(crate) fn verify_attestation(document: &[u8], digest: &Sha256, keys: &[PublicKey]) -> Verdict {
+    let bundle = serde_json::from_slice(document).map(|Bundle { dsse_envelope, .. }| dsse_envelope);
+    let Ok(envelope) = bundle.or_else(|_| serde_json::from_slice(document)) else { return Verdict::Malformed };
+    verify_envelope(&envelope, false, digest, keys, |predicate| predicate != SIGNED)
+}
+
+fn verify_envelope(
+    envelope: &Envelope,
+    is_keyless: bool,
+    digest: &Sha256,
+    keys: &[PublicKey],
+    is_expected: impl Fn(&str) -> bool,
+) -> Verdict {
     let Ok(payload) = STANDARD.decode(&envelope.payload) else { return Verdict::Malformed };
     let message = pre_authentication_encoding(&envelope.payload_type, &payload);
     let signatures = envelope.signatures.iter().filter_map(|signature| STANDARD.decode(&signature.sig).ok());
     let mut signatures = signatures.take(MAX_SIGNATURES);
     if !signatures.any(|signature| keys.iter().any(|key| key.verifies(&message, &signature))) {
-        return if verification_material.public_key.is_none() { Verdict::Keyless } else { Verdict::OtherKey };
+        return if is_keyless { Verdict::Keyless } else { Verdict::OtherKey };
     }
     let expected = digest.to_string();
     let is_subject = |subject: &Subject| subject.digest.sha256.as_deref() == Some(&expected);
     match serde_json::from_slice::<Statement>(&payload) {
         Ok(Statement { predicate_type, subject })
-            if envelope.payload_type == IN_TOTO && predicate_type == SIGNED && subject.iter().any(is_subject) =>
+            if envelope.payload_type == IN_TOTO && is_expected(&predicate_type) && subject.iter().any(is_subject) =>
         {
             Verdict::Valid
         }

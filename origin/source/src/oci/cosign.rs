@@ -2,31 +2,32 @@
 
 use std::collections::HashMap;
 
+use weir_protocol::cosign::{
+    PAYLOAD_TYPE as PAYLOAD, PREDICATE_ANNOTATION as PREDICATE, SIGN_PREDICATE as SIGNED,
+    SIGNATURE_ANNOTATION as SIGNATURE, signature_tag,
+};
 use weir_protocol::digest::Sha256;
+use weir_protocol::oci::EMPTY_CONFIG_TYPE as EMPTY;
 use weir_upstream::{Server, UpstreamError};
 
 use super::manifest::{Descriptor, Document, Manifest};
 use super::registry::Referrers;
 use super::{OciName, Registry, RegistryError, Resolved};
-use crate::cosign::{PublicKey, SIGNED, Seen, Verdict, verify_bundle, verify_payload};
+use crate::cosign::{PublicKey, Seen, Verdict, verify_bundle, verify_payload};
 
 /// The most requests for signatures of a manifest in each place. Whoever may push can add some that do not count.
-const MAX_REQUESTS: usize = 100;
+pub(super) const MAX_REQUESTS: usize = 100;
 
 /// The largest signature with what it signs, in bytes.
 const MAX_SIGNATURE_BYTES: u64 = 64 << 10;
 
 /// The media types of layers begin so, and the types of artifacts.
-const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
-const PREDICATE: &str = "dev.sigstore.bundle.predicateType";
-const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+pub(super) const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
 
 /// The type of the referrers of `cosign sign --registry-referrers-mode=oci-1-1`, of cosign 2. Their layers are those of the tag.
 const SIGNATURE_TYPE: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
 
-/// The layers of `cosign sign --new-bundle-format=false`, and the annotations of each.
-const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// The annotation of a layer that somebody without a key signed.
 const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
 
 /// Looks for a valid signature: among what refers to the manifest, and then at the tag for signatures. What cannot be
@@ -91,8 +92,7 @@ impl Search<'_> {
     }
 
     fn tag(&mut self) -> Result<bool, RegistryError> {
-        let tag = format!("sha256-{}.sig", self.digest);
-        let resolved = self.registry.manifest_by_tag(self.name, &tag);
+        let resolved = self.registry.manifest_by_tag(self.name, &signature_tag(self.digest));
         match self.usable(resolved)? {
             Some(Resolved { document: Ok(Document::Manifest(manifest)), .. }) => self.check_layers(&manifest),
             _ => Ok(false),
@@ -155,28 +155,35 @@ impl Search<'_> {
             Ok(found) => return Ok(Some(found)),
             Err(RegistryError::NotFound(_)) => {}
             Err(RegistryError::Unusable(reason)) => _ = self.unusable.get_or_insert(reason),
-            Err(
-                error @ (RegistryError::Denied { .. }
-                | RegistryError::Upstream(
-                    UpstreamError::Redirected { .. }
-                    | UpstreamError::HttpStatus { retry_after: None, .. }
-                    | UpstreamError::HttpStatus { server: Server::Other(_), .. },
-                )),
-            ) => _ = self.failed.get_or_insert(error),
+            Err(error) if is_of_one(&error) => _ = self.failed.get_or_insert(error),
             Err(error) => return Err(error),
         }
         Ok(None)
     }
 }
 
+/// Whether another request to the registry may succeed.
+pub(super) fn is_of_one(error: &RegistryError) -> bool {
+    matches!(
+        error,
+        RegistryError::Denied { .. }
+            | RegistryError::Upstream(
+                UpstreamError::Redirected { .. }
+                    | UpstreamError::HttpStatus { retry_after: None, .. }
+                    | UpstreamError::HttpStatus { server: Server::Other(_), .. },
+            )
+    )
+}
+
 /// cosign 3 writes the type of its empty configuration into the index: only the manifest has the type of the artifact. The
 /// predicate tells attestations, of which there may be many, but only in a list of the registry's own.
 fn may_be_signature(referrer: &Descriptor) -> bool {
-    !is_attestation(&referrer.annotations)
-        && referrer
-            .artifact_type
-            .as_deref()
-            .is_none_or(|kind| ["", EMPTY, SIGNATURE_TYPE].contains(&kind) || kind.starts_with(BUNDLE))
+    !is_attestation(&referrer.annotations) && may_be_of_cosign(referrer)
+}
+
+pub(super) fn may_be_of_cosign(referrer: &Descriptor) -> bool {
+    let is_known = |kind: &str| ["", EMPTY, SIGNATURE_TYPE].contains(&kind) || kind.starts_with(BUNDLE);
+    referrer.artifact_type.as_deref().is_none_or(is_known)
 }
 
 fn is_attestation(annotations: &HashMap<String, String>) -> bool {

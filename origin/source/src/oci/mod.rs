@@ -5,6 +5,7 @@
 //! ([`Tokens`]), and reads everything within bounds. Nothing that a registry says is trusted but by its digest.
 
 mod artifact_ref;
+mod attachments;
 mod authorization;
 mod challenge;
 mod cosign;
@@ -23,6 +24,7 @@ mod token;
 mod whole;
 
 pub(crate) use artifact_ref::ArtifactRef;
+pub(crate) use attachments::attachments;
 pub(crate) use cosign::verify as verify_cosign;
 pub(crate) use error::{Failures, RegistryError, denied};
 #[cfg(feature = "fuzzing")]

@@ -9,6 +9,9 @@ use ring::signature::{ED25519, UnparsedPublicKey};
 
 use super::id::KeyId;
 
+/// The prefix of an Ed25519 public key as SubjectPublicKeyInfo (RFC 8410 section 4).
+const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
 /// An Ed25519 public key with its id.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublicKey {
@@ -53,6 +56,11 @@ impl PublicKey {
     /// Its 32 bytes in base64url without padding: the `x` of its JWK.
     pub fn encoded(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.bytes)
+    }
+
+    /// The key as SubjectPublicKeyInfo in DER (RFC 8410).
+    pub(crate) fn to_der(&self) -> Vec<u8> {
+        [&SPKI_PREFIX[..], &self.bytes].concat()
     }
 
     /// Whether the key signed a message.
