@@ -81,7 +81,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let registry = Registry::new();
     let metrics = register(&registry, &config, begun)?;
     let http = HttpMetrics::register(&registry)?;
-    let signer = Arc::new(Signer::new(config.signing.read()?));
+    let signer = Arc::new(Signer::new(config.signing.read()?).with_cosign(config.signing.cosign));
     let files = fingerprint(&certificates::files(&config));
     let certificates = Arc::new(Certificates::new(LoadedCertificates::of(&config)?, &registry)?);
     let starting = Starting::new(config.name.clone(), begun);

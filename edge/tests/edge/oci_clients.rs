@@ -3,9 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use tokio::process::Command;
+use weir_protocol::token::SigningKey;
 
 use crate::access::{Guarded, claims};
+use crate::oci_attached::signed;
+use crate::site::Site;
 use crate::test_origin::{FRAME, Tarball};
 
 /// Runs a client in a folder that has the authority of the edge. `None`: there is none. Otherwise what it writes, or its error.
@@ -63,4 +68,33 @@ async fn oras_and_crane_pull_with_tokens_while_the_origin_is_down() {
     let digest = run("crane", dir, &["digest", &latest]).await.unwrap().unwrap();
     let digest = String::from_utf8(digest).unwrap();
     assert!(forms.iter().any(|form| digest.trim() == format!("sha256:{}", form.sha256)), "{digest}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cosign_accepts_what_the_origin_signed_while_it_is_down() {
+    let (site, tarball) = (Site::start().await, Tarball::random(3, 5000).and_oci());
+    let [(key, _), (other, _)] = [(); 2].map(|()| SigningKey::generate().unwrap());
+    for (name, key) in [("weir.pub", &key), ("other.pub", &other)] {
+        // As OpenSSL writes it: `openssl pkey -pubout`.
+        let bytes = URL_SAFE_NO_PAD.decode(key.public().encoded()).unwrap();
+        let der = [&STANDARD.decode("MCowBQYDK2VwAyEA").unwrap()[..], &bytes].concat();
+        let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der));
+        fs::write(site.pki().join(name), pem).unwrap();
+    }
+    site.origin.put("shop", &tarball, signed(&tarball, key));
+    let latest = format!("{}/weir/shop:latest", site.edge().address());
+    let verify = async |key: &str, form: &[&str]| {
+        let arguments = [&["verify", "--insecure-ignore-tlog=true", "--key", key], form, &[&*latest]].concat();
+        run("cosign", site.pki(), &arguments).await
+    };
+    let Some(verified) = verify("weir.pub", &[]).await else { return };
+    verified.unwrap();
+    site.settled().await;
+    site.origin.go_down().await;
+    let digest = format!("\"sha256:{}\"", tarball.form().unwrap().sha256);
+    for form in [&[][..], &["--new-bundle-format=false"]] {
+        let verified = String::from_utf8(verify("weir.pub", form).await.unwrap().unwrap()).unwrap();
+        assert!(verified.contains(&digest), "{form:?}: {verified}");
+        verify("other.pub", form).await.unwrap().unwrap_err();
+    }
 }

@@ -17,6 +17,10 @@ pub struct SigningConfig {
     /// Files of private keys, as `weir-origin keys new` writes them. Each key signs every publication. At most 8. Each file
     /// must have the mode 0600, 0400 or 0440.
     pub keys: Vec<PathBuf>,
+    /// Sign the manifest of each OCI form, too, so that `cosign verify --key` accepts it at an edge: in cosign's older form, and
+    /// as a bundle. A manifest of an upstream is signed only if `verify` found signatures of cosign. Needs keys. All origins of
+    /// a cluster need the same.
+    pub cosign: bool,
 }
 
 impl SigningConfig {
@@ -42,6 +46,7 @@ impl SigningConfig {
 
     pub(super) fn error(&self) -> Option<String> {
         match self.keys.len() {
+            0 if self.cosign => Some("[signing] cosign: needs `keys`, with which manifests are signed".to_owned()),
             0..=MAX_KEYS => None,
             more => Some(format!("[signing] keys: {more} files, but at most {MAX_KEYS} are allowed")),
         }

@@ -4,11 +4,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
+use weir_protocol::attached::{Attached, PUBLICATION_ARTIFACT_TYPE};
 use weir_protocol::envelope::pre_authentication_encoding;
 
 use crate::artifacts::{NAME, config, failure, revision};
 use crate::prelude::*;
 use crate::registry_server::{FLUX_CONFIG, FLUX_CONTENT, RegistryServer, gzip_tar};
+use crate::signing::new_key;
 
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
@@ -292,5 +294,70 @@ async fn a_chart_in_a_registry_may_be_signed_likewise() {
     let reason = failure(&node, "shop").await;
     assert!(reason.starts_with("[verify] chart `shop` 1.1.0: no signature of `sha256:"), "{reason}");
     assert_eq!(node.published_of("shop", |_| true).await.bytes(), first.bytes());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_listed_keys_signed_is_published_with_the_manifest_and_signed_by_the_origin() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    let (alice, mallory, key) = (Signer::new(), Signer::new(), home.file("alice.pub"));
+    alice.write(&key);
+    let [at_tag, bundled, indexed] =
+        ["at-tag", "bundled", "indexed"].map(|tag| registry.push_archive(NAME, tag, &[("map.yaml", tag)]));
+    alice.push_payload(&registry, &at_tag, &json!({}));
+    let attestation = "https://spdx.dev/Document";
+    let bundle = alice.push_bundle(&registry, &at_tag, attestation);
+    refer_by_tag(&registry, &at_tag, std::slice::from_ref(&bundle));
+    let referrers = [
+        mallory.push_bundle(&registry, &bundled, SIGN),
+        alice.push_bundle(&registry, &bundled, attestation),
+        alice.push_bundle(&registry, &bundled, SIGN),
+    ];
+    refer_by_tag(&registry, &bundled, &referrers);
+    // Nobody asks an edge for the index.
+    let manifest = json!({ "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": indexed, "size": 1 });
+    let index = registry.push(NAME, "indexed", &registry.index(&[(manifest, "linux/amd64")]));
+    alice.push_payload(&registry, index["digest"].as_str().unwrap(), &json!({}));
+    let services = ["at-tag", "bundled", "indexed"].map(|tag| (tag, tag));
+    let mut config = config(&home, &registry.url(NAME), &policy(&[&key]), &services);
+    config.oci.enabled = true;
+    config.signing.keys = vec![new_key(&home, "weir.key").0];
+    let node = home.start(config.clone()).await;
+    let attached = async |node: &Node, service: &str| {
+        let published = node.published_of(service, |_| true).await;
+        published.attached().into_iter().map(|it| (format!("sha256:{}", it.sha256), it)).collect::<Vec<_>>()
+    };
+    let digest = |pushed: &Value| pushed["digest"].as_str().unwrap().to_owned();
+    let digests =
+        |attached: &[(String, Attached)]| attached.iter().map(|(digest, _)| digest.clone()).collect::<Vec<_>>();
+    let of_tag = attached(&node, "at-tag").await;
+    let tags: Vec<_> = of_tag.iter().map(|(_, it)| it.tag.clone()).collect();
+    assert_eq!(tags, [None, Some(at_tag.replace(':', "-") + ".sig"), None], "the last is the publication");
+    assert_eq!(of_tag[0].0, digest(&bundle));
+    let published = of_tag.last().unwrap().1.clone();
+    assert_eq!(published.artifact_type, PUBLICATION_ARTIFACT_TYPE);
+    let of_bundled = digests(&attached(&node, "bundled").await);
+    assert_eq!(of_bundled[..of_bundled.len() - 1], [digest(&referrers[1]), digest(&referrers[2])]);
+    assert_eq!(attached(&node, "indexed").await.len(), 1);
+    node.stop().await;
+
+    config.signing.cosign = true;
+    let node = home.start(config).await;
+    let kinds = async |service: &str| {
+        let kind = |(_, it): (String, Attached)| {
+            if it.tag.is_some() {
+                "tag"
+            } else if it.artifact_type == PUBLICATION_ARTIFACT_TYPE {
+                "publication"
+            } else {
+                "bundle"
+            }
+        };
+        attached(&node, service).await.into_iter().map(kind).collect::<Vec<_>>()
+    };
+    // A bundle of the origin would hide the upstream's signature at the tag from cosign 3.
+    assert_eq!(kinds("at-tag").await, ["tag", "bundle", "tag", "publication"]);
+    assert_eq!(kinds("bundled").await, ["tag", "bundle", "bundle", "bundle", "publication"]);
+    assert_eq!(kinds("indexed").await, ["publication"], "nothing was verified of its manifest");
     node.stop().await;
 }

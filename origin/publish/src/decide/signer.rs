@@ -11,17 +11,25 @@ use weir_protocol::token::SigningKey;
 #[derive(Debug, Default)]
 pub struct Signer {
     keys: Vec<SigningKey>,
+    /// They sign manifests for `cosign verify`, too.
+    cosign: bool,
 }
 
 impl Signer {
     /// A signer with these keys.
     pub fn new(keys: Vec<SigningKey>) -> Self {
-        Self { keys }
+        Self { keys, cosign: false }
+    }
+
+    /// The same, whose keys sign the manifests of OCI forms, too.
+    #[must_use]
+    pub fn with_cosign(self, cosign: bool) -> Self {
+        Self { cosign, ..self }
     }
 
     /// Creates a descriptor with a signed publication.
     pub fn descriptor(&self, fields: DescriptorFields) -> Descriptor {
-        Descriptor::signed(fields, &self.keys, false)
+        Descriptor::signed(fields, &self.keys, self.cosign)
     }
 
     /// Signs a freshness statement. `None`: there is no key.
@@ -32,6 +40,11 @@ impl Signer {
     /// The statement of another member, which has the same keys. `None`: none of them signed it.
     pub fn read_freshness(&self, envelope: &Envelope) -> Option<Freshness> {
         self.keys.iter().find_map(|key| Freshness::signed_by(envelope, key.public()))
+    }
+
+    /// What signs descriptors: the public keys, and whether they sign manifests.
+    pub(crate) fn signs_with(&self) -> String {
+        self.public_keys() + if self.cosign && !self.keys.is_empty() { "cosign\n" } else { "" }
     }
 
     /// The sorted public keys, one a line.

@@ -123,7 +123,7 @@ impl Ownership {
             current.filter(|(service, _)| !is_configured(service)).map(|(service, _)| service.clone()).collect()
         };
         let rules = &self.repositories.shared.rules;
-        update(handle, rules, gone, rules.signer.public_keys(), now).await
+        update(handle, rules, gone, rules.signer.signs_with(), now).await
     }
 
     /// Reads a repository of another origin again, unless a read that began within `max_age` has succeeded. Callers share
