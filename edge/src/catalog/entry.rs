@@ -66,19 +66,30 @@ pub(crate) enum PurgeMode {
 #[derive(Debug)]
 pub(crate) struct LastRequest {
     last: AtomicMoment,
+    /// When a client of registries did. Not on disk.
+    last_pull: AtomicMoment,
 }
 
 impl LastRequest {
     pub(crate) fn new(last: Moment) -> Arc<Self> {
-        Arc::new(Self { last: AtomicMoment::new(last) })
+        Arc::new(Self { last: AtomicMoment::new(last), last_pull: AtomicMoment::new(Moment::EARLIEST) })
     }
 
     pub(crate) fn record(&self, now: Moment) {
         self.last.advance(now);
     }
 
+    pub(super) fn record_pull(&self, now: Moment) {
+        self.last_pull.advance(now);
+    }
+
     pub(super) fn last(&self) -> Moment {
         self.last.get()
+    }
+
+    /// The time since the last request of a client of registries.
+    pub(crate) fn idle_pull(&self, now: Moment) -> Duration {
+        now.since(self.last_pull.get())
     }
 
     /// The time since the last request.

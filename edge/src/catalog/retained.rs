@@ -13,6 +13,13 @@ use super::version_lists::{LIST_TTL, Listing, MIN_LIST_INTERVAL, VersionList};
 use crate::version::Version;
 
 impl Lookup {
+    /// A client of registries requested something of a service: new versions are prefetched for such clients, too.
+    pub(crate) fn pulled(&self, service: &ServiceName) {
+        if let Some(entry) = self.catalog.get(service) {
+            entry.last_request.record_pull(self.clock.now());
+        }
+    }
+
     /// A version in the list in memory that has what never changes, however old the list is. Never waits.
     pub(crate) fn listed(&self, service: &ServiceName, has: impl Fn(&Version) -> bool) -> Option<LookupResult> {
         // Not of a service that is gone.

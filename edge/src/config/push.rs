@@ -12,7 +12,8 @@ const MIN_REVALIDATE_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushConfig {
-    /// A new version of a service is prefetched if a client requested the service within this time. `"0s"`: never.
+    /// A new version of a service is prefetched if a client requested the service within this time; the blobs of its OCI form, if
+    /// a client of registries did. `"0s"`: never.
     #[serde(with = "duration")]
     pub prefetch_within: Duration,
     /// Time between queries about services that were requested within twice this time, even if the event stream announces no

@@ -163,6 +163,7 @@ impl OciApi {
         lifetime: CacheLifetime,
         named: &Named<'_>,
     ) -> ApiResponse {
+        self.reads.lookup.pulled(&found.version.descriptor().publication().service);
         let mut response = Response::new(Body::Empty);
         let headers = response.headers_mut();
         headers.reserve(16);
@@ -199,9 +200,8 @@ impl OciApi {
 
 impl Handler for OciApi {
     fn fast_path(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<Response<Body>> {
-        if password::is_sent(request.headers()) {
-            return None;
-        }
+        let with_token = password::with_token(request);
+        let request = with_token.as_ref().unwrap_or(request);
         let (authorized, target) = self.admit(request, peer);
         let answered = match target {
             Ok(OciRoute::Manifest(service, reference)) => Ok(self.manifest_fast_path(request, &service, &reference)?),

@@ -2,11 +2,19 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Request, header};
+use weir_runtime::serve::RequestBody;
 
-/// Whether a request has a password.
-pub(super) fn is_sent(headers: &HeaderMap) -> bool {
-    encoded(headers).is_some()
+/// The same request with its password as a token, and without its body. `None`: it has no password.
+pub(super) fn with_token(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    encoded(request.headers())?;
+    let mut copy = Request::new(RequestBody::Empty);
+    copy.method_mut().clone_from(request.method());
+    copy.uri_mut().clone_from(request.uri());
+    *copy.version_mut() = request.version();
+    copy.headers_mut().clone_from(request.headers());
+    use_as_token(copy.headers_mut());
+    Some(copy)
 }
 
 /// Replaces a password by the token that it is. What cannot be read becomes a token that cannot be read.
@@ -48,8 +56,14 @@ mod tests {
                 headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
             }
             let before = headers.clone();
-            assert_eq!(is_sent(&headers), expected.is_some(), "{values:?}");
+            let mut request = Request::builder().method("HEAD").uri("/v2/a").body(RequestBody::Empty).unwrap();
+            *request.headers_mut() = headers.clone();
+            let copy = with_token(&request);
+            assert_eq!(copy.is_some(), expected.is_some(), "{values:?}");
             use_as_token(&mut headers);
+            if let Some(copy) = copy {
+                assert_eq!((copy.method(), copy.uri(), copy.headers()), (request.method(), request.uri(), &headers));
+            }
             match expected {
                 Some(bearer) => assert_eq!(headers[header::AUTHORIZATION], bearer, "{values:?}"),
                 None => assert_eq!(headers, before),

@@ -19,10 +19,13 @@ const MAX_QUEUED: usize = 10_000;
 /// The most concurrent prefetches.
 const MAX_CONCURRENT_PREFETCHES: usize = 4;
 
+/// A service, and whether clients of registries pull it.
+type Queued = (ServiceName, bool);
+
 /// A queue of services to prefetch. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Prefetcher {
-    waiting: mpsc::Sender<ServiceName>,
+    waiting: mpsc::Sender<Queued>,
     within: Duration,
     clock: Clock,
     metrics: FollowerMetrics,
@@ -41,22 +44,24 @@ impl Prefetcher {
 
     /// Queues a service with a new version if a client requested it recently.
     pub(super) fn enqueue(&self, service: ServiceName, entry: &Entry) {
-        if !self.within.is_zero() && entry.last_request.idle(self.clock.now()) <= self.within {
-            let queued = self.waiting.try_send(service).is_ok();
+        let now = self.clock.now();
+        if !self.within.is_zero() && entry.last_request.idle(now) <= self.within {
+            let is_pulled = entry.last_request.idle_pull(now) <= self.within;
+            let queued = self.waiting.try_send((service, is_pulled)).is_ok();
             self.metrics.prefetched(if queued { "begun" } else { "dropped" });
         }
     }
 }
 
-async fn prefetch_all(context: FollowerContext, cache: Cache, mut next: mpsc::Receiver<ServiceName>, permits: usize) {
+async fn prefetch_all(context: FollowerContext, cache: Cache, mut next: mpsc::Receiver<Queued>, permits: usize) {
     let permits = Arc::new(Semaphore::new(permits));
     let all = async {
-        while let Some(service) = next.recv().await {
+        while let Some((service, is_pulled)) = next.recv().await {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
             let (catalog, cache, drain) = (context.catalog.clone(), cache.clone(), context.drain.clone());
             context.drain.spawn(async move {
                 tokio::select! {
-                    () = prefetch(&catalog, &cache, &service) => {}
+                    () = prefetch(&catalog, &cache, &service, is_pulled) => {}
                     () = drain.begun() => {}
                 }
                 drop(permit);
@@ -69,16 +74,18 @@ async fn prefetch_all(context: FollowerContext, cache: Cache, mut next: mpsc::Re
     }
 }
 
-/// Prefetches the zstd representation of a service: most clients use it, and identity is made from it.
-async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName) {
+/// Prefetches the zstd representation of a service: most clients use it, and identity is made from it. `is_pulled`: and the
+/// blobs of its OCI form.
+async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName, is_pulled: bool) {
     // Only the newest version is prefetched.
     let Some(entry) = catalog.get(service) else { return };
     let Some(version) = &entry.version else { return };
     let publication = version.descriptor().publication();
-    let mut stored = version.descriptor().representations().iter();
-    if let Some(stored) = stored.find(|stored| stored.encoding == Encoding::Zstd) {
-        let (repository, stored) = (publication.repository.clone(), stored.clone());
-        let (origin, tar_size) = (entry.origin, publication.size);
+    let zstd = version.descriptor().representation(Encoding::Zstd).map(|zstd| (zstd.clone(), publication.size));
+    let form = version.descriptor().oci().filter(|_| is_pulled);
+    let blobs = form.into_iter().flat_map(|form| &form.blobs).map(|blob| version.blob(blob));
+    for (stored, tar_size) in zstd.into_iter().chain(blobs) {
+        let (repository, origin) = (publication.repository.clone(), entry.origin);
         cache.prefetch(BodyRequest { repository, origin, stored, tar_size, request_id: None }).await;
     }
 }

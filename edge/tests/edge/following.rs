@@ -53,6 +53,33 @@ async fn a_pushed_version_is_prefetched_and_served() {
 }
 
 #[tokio::test]
+async fn layers_of_a_pushed_version_are_prefetched_for_clients_of_registries() {
+    let [old, new, unpulled] = [1, 2, 3].map(|seed| Tarball::random(seed, 50_000).and_oci());
+    let publish = |site: &Site| {
+        site.origin.publish("shop", 7, 1, &old);
+        site.origin.publish("other", 7, 1, &old);
+    };
+    let site = following(publish).await;
+    let mut client = site.client("h2").await;
+    for path in ["/v2/weir/shop/manifests/latest", "/v1/services/other/tarball"] {
+        assert_eq!(client.get(path, &[ZSTD]).await.status, 200);
+    }
+    let fetched = async |count: f64| {
+        let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == count;
+        site.until("the new version is prefetched", fetched).await;
+    };
+    fetched(1.0).await;
+    site.origin.push("other", 8, 1, &unpulled);
+    fetched(2.0).await;
+    site.origin.push("shop", 8, 1, &new);
+    fetched(4.0).await;
+    site.origin.go_down().await;
+    let layer = new.form().unwrap().blobs[0].sha256;
+    let reply = client.get(&format!("/v2/weir/shop/blobs/sha256:{layer}"), &[]).await;
+    assert_eq!((reply.status, reply.bytes()), (200, &new.layer()));
+}
+
+#[tokio::test]
 async fn prefetches_leave_fill_slots_for_clients() {
     const SERVICES: u64 = 4;
     let name = |number: u64| format!("s{number}");
