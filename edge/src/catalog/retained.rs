@@ -71,6 +71,11 @@ impl Lookup {
         Ok(self.lists.find(service, &entry, max_age, request_id).await)
     }
 
+    /// The time since an origin was queried for a list.
+    pub(crate) fn list_age(&self, list: &VersionList) -> Duration {
+        self.clock.now().since(list.since)
+    }
+
     fn found_in(
         &self,
         service: &ServiceName,
@@ -79,7 +84,7 @@ impl Lookup {
         choose: impl Fn(&VersionList) -> Option<Arc<Version>>,
     ) -> Option<LookupResult> {
         let version = choose(list)?;
-        let (age, policy) = (self.clock.now().since(list.since), self.policies.of(service).clone());
+        let (age, policy) = (self.list_age(list), self.policies.of(service).clone());
         Some(LookupResult { version, origin: list.origin, age, policy, status })
     }
 }

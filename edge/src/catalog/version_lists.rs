@@ -183,10 +183,12 @@ impl VersionLists {
         let (service, since) = (&query.0, self.clock.now());
         let origins = &self.catalog.origins;
         let error = match origins.versions(service, owner, request_id.as_ref()).await {
-            Ok(OriginResponse::Found(origin, bytes)) => match VersionList::read(service, bytes, Some(origin), since) {
-                Ok(list) => return Ok(self.store(service, list).await),
-                Err(error) => LookupError::Origin(origins.get(origin).bad_response(&error.to_string())),
-            },
+            Ok(OriginResponse::Found(origin, (bytes, age))) => {
+                match VersionList::read(service, bytes, Some(origin), since.before(age)) {
+                    Ok(list) => return Ok(self.store(service, list).await),
+                    Err(error) => LookupError::Origin(origins.get(origin).bad_response(&error.to_string())),
+                }
+            }
             Ok(OriginResponse::Absent | OriginResponse::Unchanged) => LookupError::Absent,
             Err(error) => LookupError::Origin(error),
         };

@@ -2,6 +2,7 @@
 
 use http::{HeaderValue, Request, header};
 use serde_json::json;
+use tokio::time::timeout;
 use weir_protocol::name::ServiceName;
 use weir_protocol::oci::LATEST;
 use weir_protocol::query;
@@ -11,7 +12,7 @@ use weir_runtime::serve::RequestBody;
 use super::error::OciError;
 use super::{By, OciApi, json, repository};
 use crate::agent_api::{ApiResponse, CacheLifetime};
-use crate::catalog::LIST_TTL;
+use crate::catalog::{LIST_TTL, Listing, LookupError};
 
 /// Which tags a client wants.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -61,9 +62,14 @@ impl OciApi {
         let mut tags = oci.tags.clone();
         tags.push(LATEST.to_owned());
         let request_id = RequestId::of(request.headers());
-        // Without the list the tags of the version in force are known.
-        let listing = self.reads.lookup.versions(service, LIST_TTL, request_id.as_ref()).await.ok();
-        let list = listing.and_then(|listing| listing.list);
+        let listing = self.reads.lookup.versions(service, LIST_TTL, request_id.as_ref());
+        let listing = timeout(found.policy.limits.wait, listing).await.unwrap_or(Err(LookupError::TooSlow));
+        let list = match listing {
+            Ok(Listing { list: list @ Some(_), .. }) => list,
+            // An origin of the release before has no lists: the tags of the version in force are known.
+            Ok(Listing { failure: None | Some(LookupError::Absent), .. }) => None,
+            Ok(Listing { failure: Some(error), .. }) | Err(error) => return Err(OciError::not_known(service, error)),
+        };
         let in_force = found.version.descriptor().publication().digest;
         let listed = list.iter().flat_map(|list| list.tagged(in_force));
         tags.extend(listed.filter_map(|version| version.oci.as_ref()).flat_map(|oci| oci.tags.iter().cloned()));

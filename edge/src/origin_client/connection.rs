@@ -200,13 +200,14 @@ impl Origin {
     }
 
     /// Requests a descriptor, or a list of them, of up to `limit` bytes; `None` when its entity tag is still `if_none_match`.
+    /// Returns its `Age`, too, with which a shield answers.
     pub(super) async fn descriptor(
         &self,
         route: &Route,
         limit: usize,
         if_none_match: Option<&str>,
         request_id: Option<&RequestId>,
-    ) -> Result<Option<Bytes>, OriginError> {
+    ) -> Result<Option<(Bytes, Duration)>, OriginError> {
         let mut headers = HeaderMap::new();
         request_id.into_iter().for_each(|id| id.insert_into(&mut headers));
         if let Some(tag) = if_none_match {
@@ -215,7 +216,11 @@ impl Origin {
         let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
             StatusCode::NOT_MODIFIED if if_none_match.is_some() => Ok(None),
-            StatusCode::OK => Ok(Some(self.read(response, limit).await?)),
+            StatusCode::OK => {
+                let age = response.headers().get(header::AGE).and_then(|age| age.to_str().ok()?.parse().ok());
+                let age = Duration::from_secs(age.unwrap_or_default());
+                Ok(Some((self.read(response, limit).await?, age)))
+            }
             status => Err(self.bad_response(&format!("status {status} for a descriptor"))),
         }
     }

@@ -16,7 +16,7 @@ mod shields;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -269,12 +269,12 @@ impl Origins {
         if_none_match: Option<&str>,
         request_id: Option<&RequestId>,
     ) -> Result<OriginResponse, OriginError> {
-        let read = |id, bytes| self.read(id, service, bytes).map(Box::new);
+        let read = |id, bytes, _| self.read(id, service, bytes).map(Box::new);
         let route = Route::Service(service.clone());
         self.ask(&route, MAX_DESCRIPTOR_BYTES, owner, if_none_match, request_id, read).await
     }
 
-    /// Requests the list of all versions of a service, the newest first.
+    /// Requests the list of all versions of a service, the newest first. Returns its age, too.
     ///
     /// # Errors
     /// As [`Origins::descriptor`].
@@ -283,8 +283,8 @@ impl Origins {
         service: &ServiceName,
         owner: Option<OriginId>,
         request_id: Option<&RequestId>,
-    ) -> Result<OriginResponse<Bytes>, OriginError> {
-        let read = |_, bytes| Ok(bytes);
+    ) -> Result<OriginResponse<(Bytes, Duration)>, OriginError> {
+        let read = |_, bytes, age| Ok((bytes, age));
         self.ask(&Route::Versions(service.clone()), MAX_VERSIONS_BYTES, owner, None, request_id, read).await
     }
 
@@ -299,7 +299,7 @@ impl Origins {
         owner: Option<OriginId>,
         request_id: Option<&RequestId>,
     ) -> Result<OriginResponse, OriginError> {
-        let read = |id, bytes| self.read(id, service, bytes).map(Box::new);
+        let read = |id, bytes, _| self.read(id, service, bytes).map(Box::new);
         let route = Route::Version(service.clone(), *digest);
         let response = self.ask(&route, MAX_DESCRIPTOR_BYTES, owner, None, request_id, read).await?;
         match &response {
@@ -318,7 +318,7 @@ impl Origins {
         owner: Option<OriginId>,
         if_none_match: Option<&str>,
         request_id: Option<&RequestId>,
-        read: impl Fn(OriginId, Bytes) -> Result<T, OriginError>,
+        read: impl Fn(OriginId, Bytes, Duration) -> Result<T, OriginError>,
     ) -> Result<OriginResponse<T>, OriginError> {
         let (mut failures, mut absent) = (Vec::new(), Vec::new());
         let is_absent = |absent: &[OriginId], id| absent.iter().any(|said| self.share_a_cluster(*said, id));
@@ -331,7 +331,7 @@ impl Origins {
             // The tag says to an origin that its cluster published the service.
             let is_of_it = owner.map_or_else(|| self.is_one_cluster(), |_| !is_elsewhere);
             match self.get(id).descriptor(route, limit, if_none_match.filter(|_| is_of_it), request_id).await {
-                Ok(Some(bytes)) => match read(id, bytes) {
+                Ok(Some((bytes, age))) => match read(id, bytes, age) {
                     Ok(found) => return Ok(OriginResponse::Found(id, found)),
                     Err(error) => failures.push((id, error)),
                 },

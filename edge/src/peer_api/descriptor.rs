@@ -48,6 +48,7 @@ impl Inner {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(header::AGE, HeaderValue::from(self.lookup.list_age(&list).as_secs()));
         headers.insert(CACHE_STATUS, self.cache_status(&status, None));
         Ok(response)
     }

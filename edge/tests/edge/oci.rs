@@ -15,6 +15,7 @@ use crate::access::{Guarded, claims, raw};
 use crate::client::{Client, Reply};
 use crate::site::{Site, TARBALL, a_moment, always_revalidating};
 use crate::test_origin::{FRAME, Tarball};
+use crate::tiers::{another, as_shield, shielding};
 
 const LATEST: &str = "/v2/weir/shop/manifests/latest";
 const TAGS: &str = "/v2/weir/shop/tags/list";
@@ -381,4 +382,43 @@ async fn certificates_and_open_edges_are_never_challenged() {
     assert_eq!(pull(&mut site.client_as("edge-client", "h2").await).await, [401, 401, 401], "it is no agent");
     let (open, _, _) = serving().await;
     assert_eq!(pull(&mut open.client("h2").await).await, [200, 200, 404]);
+}
+
+#[tokio::test]
+async fn tags_that_are_not_known_are_an_error_in_an_outage() {
+    let (site, ..) = serving().await;
+    let mut client = site.client("h2").await;
+    assert_eq!(client.get(LATEST, &[]).await.status, 200);
+    site.origin.go_down().await;
+    let reply = client.get(TAGS, &[]).await;
+    assert_eq!(code(&reply), "UNAVAILABLE");
+    assert!(reply.status >= 500 && !reply.header("retry-after").is_empty(), "{}", reply.status);
+    assert_eq!(client.get(LATEST, &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_list_of_versions_that_a_shield_cannot_renew_is_passed_on_with_its_age() {
+    let tarball = Tarball::random(1, 1000).and_oci();
+    let mut site = Site::following(|site| drop(site.origin.publish("shop", 7, 1, &tarball)), shielding).await;
+    let list = "/v1/services/shop/versions";
+    assert_eq!(site.client_as("edge-client", "h2").await.get(list, &[]).await.header("age"), "0");
+    site.settled().await;
+    site.stop_edge().await;
+    site.origin.go_down().await;
+    site.start_edge().await;
+    let reply = site.client_as("edge-client", "h2").await.get(list, &[]).await;
+    let age: u64 = reply.header("age").parse().unwrap();
+    assert!(reply.status == 200 && age >= 120, "a list of an earlier process is old: {age}");
+
+    // So an edge behind it requests the list again, though it has it.
+    let mut config = another(&site, "edge-2", &[]);
+    config.origins = vec![as_shield(&site, site.edge().address())];
+    let edge = weir_edge::start(config).await.unwrap();
+    let mut client = Client::connect("h2", edge.address(), site.pki()).await;
+    let requests = || site.metric("weir_edge_peer_requests_total", &[("route", "versions")]);
+    let before = requests();
+    for _ in 0..2 {
+        assert_eq!(client.get(TAGS, &[]).await.status, 200);
+    }
+    assert_eq!(requests() - before, 2.0);
 }

@@ -153,6 +153,7 @@ async fn a_shield_answers_edges_as_an_origin_does() {
     let list = edge.get(&format!("{SERVICE}/versions"), &[]).await;
     let listed = Versions::parse(list.bytes()).unwrap();
     assert_eq!((listed.len(), listed[0].0.bytes(), listed[0].1), (1, descriptor.bytes(), true));
+    assert_eq!(list.header("age"), "0");
     let other = format!("{SERVICE}/versions/{}", TarballDigest::of(b"other"));
     assert_eq!(edge.get(&other, &[]).await.problem()["type"], "urn:weir:problem:no-such-version");
     assert_eq!(edge.get("/v1/services/other", &[]).await.problem()["type"], "urn:weir:problem:no-such-service");
