@@ -22,7 +22,7 @@ use crate::agent_api::{AgentApi, ApiMetrics, Sources};
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, ListFiles, Lookup};
 use crate::config::Config;
 use crate::heartbeats::Heartbeats;
-use crate::listener::EdgeListener;
+use crate::listener::{self, EdgeListener};
 use crate::observed::{self, Observed};
 use crate::oci_api::OciApi;
 use crate::operator_api::OperatorApi;
@@ -161,7 +161,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let registry = Registry::new();
     process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
-    let access_log = AccessLog::new(&config.log, &registry)?;
+    let access_log = AccessLog::new(&config.log, &registry)?.naming(listener::facts_of);
     let clock = Clock::start();
     let read = fingerprint(&reload::files(&config));
     let tls_material = TlsMaterial::of(&config)?;

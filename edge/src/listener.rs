@@ -8,7 +8,7 @@ use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::Route;
 use weir_runtime::identity::Role;
-use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
+use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 
 use crate::agent_api::AgentApi;
 use crate::oci_api::{self, OciApi};
@@ -21,6 +21,11 @@ pub(crate) struct EdgeListener {
     pub(crate) oci: OciApi,
     /// `None`: no authority of edges is configured.
     pub(crate) peers: Option<PeerApi>,
+}
+
+/// What a path says, for the access log.
+pub(crate) fn facts_of(path: &str) -> RequestFacts {
+    if oci_api::is_path(path) { oci_api::facts_of(path) } else { RequestFacts::of(&Route::parse(path)) }
 }
 
 impl EdgeListener {
@@ -75,6 +80,30 @@ impl Handler for EdgeListener {
                 peers.answer(&mut request, &peer, passed).await
             }
             None => self.agents.handle(request, peer).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_both_apis_have_a_route_and_a_service() {
+        let blob = format!("/v2/weir/shop/blobs/sha256:{}", "0".repeat(64));
+        for (path, route, service) in [
+            (&*blob, "oci_blob", Some("shop")),
+            ("/v2/weir/shop/manifests/latest", "oci_manifest", Some("shop")),
+            ("/v2/_catalog", "unknown", None),
+            ("/v1/services/shop/tarball", "tarball", Some("shop")),
+            ("/", "unknown", None),
+        ] {
+            let facts = facts_of(path);
+            assert_eq!(
+                (facts.route, facts.service),
+                (Some(route), service.map(|name| name.parse().unwrap())),
+                "{path}"
+            );
         }
     }
 }

@@ -58,7 +58,7 @@ impl OciApi {
     /// The requested resource, if the client may read it. Authorises before anything is looked up.
     fn admit(&self, request: &Request<RequestBody>, peer: &Peer) -> (Authorized, Result<OciRoute, OciError>) {
         let route = OciRoute::parse(request.uri().path());
-        let label = route.as_ref().map_or("unknown", OciRoute::label);
+        let label = label(&route);
         let service = route.as_ref().ok().and_then(OciRoute::service);
         let decision = self.reads.access.decide(request.headers(), peer, service);
         let target = match decision {
@@ -189,11 +189,7 @@ impl OciApi {
         authorized: Authorized,
         answered: Result<ApiResponse, OciError>,
     ) -> Response<Body> {
-        let facts = || RequestFacts {
-            route: Some(authorized.label),
-            service: OciRoute::parse(request.uri().path()).ok().and_then(|route| route.service().cloned()),
-            ..RequestFacts::default()
-        };
+        let facts = || facts_of(request.uri().path());
         self.reads.complete(request, peer, authorized, answered.map_err(OciError::into_response), facts)
     }
 }
@@ -225,6 +221,18 @@ impl Handler for OciApi {
         };
         self.finish(&request, &peer, authorized, answered)
     }
+}
+
+/// What a path of this API says.
+pub(crate) fn facts_of(path: &str) -> RequestFacts {
+    let route = OciRoute::parse(path);
+    let service = route.as_ref().ok().and_then(OciRoute::service).cloned();
+    RequestFacts { route: Some(label(&route)), service, ..RequestFacts::default() }
+}
+
+/// The value of a metric's label.
+fn label(route: &Result<OciRoute, OciError>) -> &'static str {
+    route.as_ref().map_or("unknown", OciRoute::label)
 }
 
 /// The key of the token may be one that is fetched now.

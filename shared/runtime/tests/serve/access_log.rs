@@ -155,8 +155,8 @@ async fn a_request_whose_client_leaves_is_logged_as_far_as_it_came() {
         drop(client);
         let line = log.of(&site, &id).await;
         assert_eq!(
-            (&line["status"], &line["complete"], &line["bytes"]),
-            (&Value::Null, &json!(false), &json!(0)),
+            (&line["status"], &line["complete"], &line["bytes"], &line["route"]),
+            (&Value::Null, &json!(false), &json!(0), &json!("wait")),
             "{line}"
         );
 

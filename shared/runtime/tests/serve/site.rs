@@ -195,6 +195,8 @@ impl Site {
         let tls = ServerTls::from(tls);
         let registry = Registry::new();
         let access_log = AccessLog::new(&LogConfig { access, access_lines }, &registry).unwrap();
+        let access_log = access_log
+            .naming(|path| RequestFacts { route: (path == "/wait").then_some("wait"), ..RequestFacts::default() });
         let metrics = HttpMetrics::register(&registry).unwrap().listener("test").with_access_log(&access_log);
         let drain = Drain::new();
         let closed = || Arc::new(Semaphore::new(0));

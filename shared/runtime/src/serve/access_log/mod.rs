@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use http::{Response, StatusCode, Uri};
 use prometheus::{IntCounter, Registry};
+use weir_protocol::route::Route;
 
 pub use self::config::{AccessMode, LogConfig};
 use self::line_limit::{Line, LineLimit};
@@ -35,7 +36,10 @@ crate::metric_families! {
 
 /// The access log of a role. Cheap to clone. The default is off.
 #[derive(Debug, Clone, Default)]
-pub struct AccessLog(Option<(AccessMode, Arc<Lines>)>);
+pub struct AccessLog(Option<(AccessMode, Arc<Lines>, FactsOf)>);
+
+/// What a path says.
+type FactsOf = fn(&str) -> RequestFacts;
 
 /// Writes lines within the limit.
 #[derive(Debug)]
@@ -52,7 +56,14 @@ impl AccessLog {
     pub fn new(config: &LogConfig, registry: &Registry) -> prometheus::Result<Self> {
         let left_out = AccessLogMetrics::register(registry)?.left_out;
         let lines = Lines { limit: Mutex::new(LineLimit::new(config.access_lines, Instant::now())), left_out };
-        Ok(Self((config.access != AccessMode::Off).then(|| (config.access, Arc::new(lines)))))
+        let facts_of: FactsOf = |path| RequestFacts::of(&Route::parse(path));
+        Ok(Self((config.access != AccessMode::Off).then(|| (config.access, Arc::new(lines), facts_of))))
+    }
+
+    /// The same with what paths say that are not those of the data plane. Handlers do not see requests that end before them.
+    #[must_use]
+    pub fn naming(self, facts_of: fn(&str) -> RequestFacts) -> Self {
+        Self(self.0.map(|(mode, lines, _)| (mode, lines, facts_of)))
     }
 
     /// The table of the families.
@@ -64,7 +75,7 @@ impl AccessLog {
     pub fn wants(&self, status: StatusCode) -> bool {
         match &self.0 {
             None => false,
-            Some((AccessMode::All, _)) => true,
+            Some((AccessMode::All, ..)) => true,
             Some(_) => status.as_u16() >= 400,
         }
     }
@@ -77,7 +88,8 @@ impl AccessLog {
         peer: &Arc<Peer>,
         uri: &Uri,
     ) -> Option<Box<Record>> {
-        self.record(listener, exchange, peer, End::Abandoned(uri.clone()))
+        let (.., facts_of) = self.0.as_ref()?;
+        self.record(listener, exchange, peer, End::Abandoned(uri.clone(), *facts_of))
     }
 
     /// The record of a response, if it is logged. `begun`: that of the request, if it had to wait.
@@ -109,7 +121,7 @@ impl AccessLog {
     }
 
     fn record(&self, listener: &'static str, exchange: &Exchange, peer: &Arc<Peer>, end: End) -> Option<Box<Record>> {
-        let (_, lines) = self.0.as_ref()?;
+        let (_, lines, _) = self.0.as_ref()?;
         let (lines, exchange, peer) = (lines.clone(), exchange.clone(), peer.clone());
         Some(Box::new(Record { lines, listener, exchange, peer, end }))
     }

@@ -46,7 +46,7 @@ pub(in super::super) struct Record {
 /// How far a request came.
 pub(super) enum End {
     /// There is no response: the client left, or the handler panicked.
-    Abandoned(Uri),
+    Abandoned(Uri, super::FactsOf),
     Responded {
         status: StatusCode,
         facts: RequestFacts,
@@ -75,7 +75,7 @@ impl Record {
     fn write(&self, took: Duration, end: End) {
         let (status, facts, bytes, is_complete) = match end {
             End::Responded { status, facts, bytes, is_complete } => (Some(status.as_u16()), facts, bytes, is_complete),
-            End::Abandoned(uri) => (None, RequestFacts::of(&Route::parse(uri.path())), 0, false),
+            End::Abandoned(uri, facts_of) => (None, facts_of(uri.path()), 0, false),
             End::NotLogged => return,
         };
         let RequestFacts { route, service, agent, cache, tier } = facts;
