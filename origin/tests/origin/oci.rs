@@ -180,6 +180,34 @@ async fn an_artifact_has_the_digest_and_the_bytes_of_its_upstream() {
 }
 
 #[tokio::test]
+async fn a_blob_that_is_missing_for_a_moment_decides_nothing() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    let push = |tag: &str| {
+        let mut manifest =
+            registry.artifact(FLUX_CONFIG, &[registry.blob(FLUX_CONTENT, &gzip_tar(&[("map.yaml", tag)]))]);
+        manifest["config"] = registry.blob(FLUX_CONFIG, tag.as_bytes());
+        registry.push(artifacts::NAME, tag, &manifest);
+        registry.replace_blob(&manifest["config"], None);
+        manifest["config"].clone()
+    };
+    let (config, _) = (push("moment"), push("lasting"));
+    let services = [("moment", "moment"), ("lasting", "lasting")];
+    let keys = json!({ "insecure": true, "poll_interval": "1s", "min_poll_interval": "0s" });
+    let mut settings = artifacts::config(&home, &registry.url(artifacts::NAME), &keys, &services);
+    settings.oci.enabled = true;
+    let node = home.start(settings).await;
+    for service in ["moment", "lasting"] {
+        let reason = artifacts::failure(&node, service).await;
+        assert!(reason.contains("is not complete: something of the manifest of"), "{reason}");
+    }
+    registry.replace_blob(&config, Some(b"moment"));
+    for (service, is_whole) in [("moment", true), ("lasting", false)] {
+        assert_eq!(node.published_of(service, |_| true).await.oci().unwrap().is_upstream, is_whole, "{service}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_no_single_archive_is_an_artifact_of_its_files() {
     let (home, registry) = (Home::new(), RegistryServer::start(None));
     let layer = registry.blob(FLUX_CONTENT, &gzip_tar(&[("map.yaml", "a: 1")]));

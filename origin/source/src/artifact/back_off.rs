@@ -26,6 +26,11 @@ impl Failed {
         Self { failure, times, until }
     }
 
+    /// How often it failed.
+    pub(super) fn times(&self) -> u32 {
+        self.times
+    }
+
     /// Whether it is too early to try again.
     pub(super) fn waits(&self, now: Instant) -> bool {
         self.until.is_none_or(|until| now < until)

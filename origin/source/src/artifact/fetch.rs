@@ -91,7 +91,9 @@ impl ArtifactSource {
             return failed(RetryPolicy::BackOff, &not_as_signed(&sha256, &signed));
         }
         let beside = match keeps.then(|| self.beside(client, chosen, &sha256)).transpose() {
-            Ok(beside) => beside.flatten(),
+            Ok(None) => None,
+            Ok(Some(Ok(beside))) => beside,
+            Ok(Some(Err(reason))) => return failed(RetryPolicy::BackOff, &format_args!("is not complete: {reason}")),
             Err(error) if is_of_all(&error, client, chosen) => return Err(error),
             Err(error) => return Ok(Err(NotFetched::by(chosen, "fetch", &error))),
         };

@@ -92,6 +92,11 @@ impl State {
         due
     }
 
+    /// How often a version could not be fetched.
+    pub(super) fn failures(&self, chosen: &Chosen) -> u32 {
+        self.failed.get(chosen).map_or(0, Failed::times)
+    }
+
     /// The version that a service follows, if its signatures must be checked now.
     pub(super) fn unverified(&self, service: &Service, now: Instant) -> Option<Unverified> {
         let chosen = self.choice(&service.followed)?.as_ref().ok()?;

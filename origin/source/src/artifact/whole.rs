@@ -14,6 +14,9 @@ use super::super::oci::{MAX_OTHER_BYTES, OciName, Registry, RegistryError, Whole
 use super::signatures::Kept;
 use super::{ArtifactSource, Chosen, Location};
 
+/// An artifact of whose manifest something cannot be had so many times is published as files.
+const LASTING: u32 = 3;
+
 /// What is published beside an archive.
 pub(super) struct Beside {
     /// Of a registry.
@@ -27,24 +30,24 @@ impl ArtifactSource {
     /// Fetches what is published beside an archive. `None`: it is published as files only.
     ///
     /// # Errors
-    /// The registry cannot be used now.
+    /// The registry cannot be used now. Inside: something of the manifest cannot be had.
     pub(super) fn beside(
         &self,
         client: &Client<'_>,
         chosen: &Chosen,
         archive: &Sha256,
-    ) -> Result<Option<Beside>, UpstreamError> {
+    ) -> Result<Result<Option<Beside>, String>, UpstreamError> {
         let (url, name, reference) = match &chosen.blob.at {
             Location::Url(_) => {
                 let others = match self.state().signatures.kept(chosen) {
                     Some(Kept::Provenance(it)) => vec![(Sha256::of(it), PROVENANCE.to_owned(), it.clone())],
                     _ => Vec::new(),
                 };
-                return Ok(Some(Beside { manifest: None, archive_type: ARCHIVE.to_owned(), others }));
+                return Ok(Ok(Some(Beside { manifest: None, archive_type: ARCHIVE.to_owned(), others })));
             }
             Location::Tag(ChartTag { registry, name, tag, .. }) => (registry, name, tag.clone()),
             Location::Blob { registry, name, .. } | Location::Chart { registry, name, .. } => {
-                let Some(named) = chosen.manifest() else { return Ok(None) };
+                let Some(named) = chosen.manifest() else { return Ok(Ok(None)) };
                 (registry, name, format!("sha256:{named}"))
             }
         };
@@ -55,15 +58,16 @@ impl ArtifactSource {
             _ => Vec::new(),
         };
         match fetch(&registry, (name, &reference), archive, chosen.chart.is_some(), attachments) {
-            Ok(beside) => Ok(beside),
+            Ok(beside) => Ok(Ok(beside)),
             Err(RegistryError::Upstream(error)) => Err(error),
             Err(error) => {
-                let reason = error.of_one(&chosen.label)?;
-                tracing::warn!(
-                    reason,
-                    "the artifact is published as files only: something of its manifest cannot be had"
-                );
-                Ok(None)
+                let reason = error.of_one(&format!("something of the manifest of {}", chosen.label))?;
+                // It may be there in a moment.
+                if self.state().failures(chosen) + 1 < LASTING {
+                    return Ok(Err(reason));
+                }
+                tracing::warn!(reason, "the artifact is published as files only");
+                Ok(Ok(None))
             }
         }
     }
