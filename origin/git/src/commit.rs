@@ -12,7 +12,7 @@ use gix::{ObjectId, OdbHandle, oid};
 pub(crate) struct Commit {
     pub(crate) tree: ObjectId,
     pub(crate) parents: Vec<ObjectId>,
-    /// When it was committed, in seconds since 1970; 0 if that cannot be read. Use it for orders only.
+    /// When it was committed, in seconds since 1970; 0 if that cannot be read. Whoever made the commit chose it.
     pub(crate) time: i64,
 }
 

@@ -21,6 +21,8 @@ pub struct Age {
     pub version: Option<Version>,
     /// When the upstream made the list that has it.
     pub listed: Option<SystemTime>,
+    /// When it was committed, as the commit says. Of services with an OCI form alone.
+    pub committed: Option<SystemTime>,
     /// Why it is older than what the service followed last, for operators.
     pub behind: Option<String>,
     /// Of a part that is a service: the generation of its publication.

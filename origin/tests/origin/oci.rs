@@ -48,6 +48,9 @@ async fn operators_turn_the_form_on_and_off_without_a_new_generation() {
     assert_eq!(annotation("dev.weir.service"), SERVICE);
     assert_eq!(annotation("org.opencontainers.image.source"), server.url("bare.git"));
     assert_eq!(annotation("org.opencontainers.image.revision"), format!("main@sha1:{}", commit_of(&after)));
+    let committed = upstream.git(&["show", "-s", "--format=%ct", commit_of(&after)]).parse().unwrap();
+    let created = humantime::parse_rfc3339(annotation("org.opencontainers.image.created")).unwrap();
+    assert_eq!(created, SystemTime::UNIX_EPOCH + Duration::from_secs(committed));
     assert_eq!(node.published_of("a..b", |_| true).await.oci(), None, "it did not ask, and has no name of OCI");
 
     let with = |oci: bool| {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
 
 use gix::bstr::ByteSlice;
 use weir_protocol::commit_id::{CommitId, CommitIdError};
@@ -9,6 +10,10 @@ use weir_upstream::VersionRange;
 
 use super::followed::{DEFAULT_BRANCH_REF, Revision};
 use super::reachability::{ReachabilityCache, ReachabilityError};
+use crate::commit::Commit;
+
+/// Its beginning, in seconds since 1970: RFC 3339 has four digits for a year.
+const YEAR_10000: u64 = 253_402_300_800;
 
 /// Why a revision resolves to no commit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -130,6 +135,13 @@ pub fn tip(
     }
     let commit = object.id.to_hex().to_string().parse().map_err(|e: CommitIdError| unreadable(&e))?;
     Ok(Tip { reference: Some(name), object: id, commit })
+}
+
+/// When a commit was made, as it says. `None`: it cannot be read, or says no time of the years 1970 to 9999.
+pub fn committed_at(repo: &gix::Repository, commit: &CommitId) -> Option<SystemTime> {
+    let id = gix::ObjectId::from_hex(commit.as_str().as_bytes()).ok()?;
+    let seconds = u64::try_from(Commit::read(&repo.objects, id).ok()?.time).ok()?;
+    (1..YEAR_10000).contains(&seconds).then(|| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 /// Finds a commit in the mirror, whether it is reachable or not.

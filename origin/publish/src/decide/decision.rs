@@ -13,7 +13,7 @@ use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
 use super::generation;
-use super::oci_form::{Described, OciContent};
+use super::oci_form::{self, Described, OciContent};
 
 /// The fields of a descriptor that follow from its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,7 @@ pub(crate) struct PublishRequest {
     pub(crate) followed_ref: String,
     /// See [`Described`].
     pub(crate) source: Option<String>,
+    pub(crate) created: Option<SystemTime>,
 }
 
 /// How a service's descriptor changes.
@@ -126,7 +127,8 @@ pub(crate) fn published(
 
 impl PublishRequest {
     fn describe<'a>(&'a self, publication: &'a Publication) -> Described<'a> {
-        Described { publication, followed_ref: &self.followed_ref, source: self.source.as_deref() }
+        let (source, created) = (self.source.as_deref(), self.created);
+        Described { publication, followed_ref: &self.followed_ref, source, created }
     }
 }
 
@@ -148,7 +150,9 @@ fn revised(current: &Descriptor, request: &PublishRequest, content: &Content) ->
 /// The same publication with the representations of a rebuild. `None`: nothing differs. Deltas are dropped, because the
 /// object whose loss was the reason may be one. The ref is that of `current`: its service may follow another one by now.
 pub(crate) fn rebuilt(current: &Descriptor, content: &Content, source: Option<&str>) -> Option<DescriptorFields> {
-    let described = Described { publication: current.publication(), followed_ref: current.followed_ref(), source };
+    let (publication, followed_ref, created) =
+        (current.publication(), current.followed_ref(), oci_form::created(current));
+    let described = Described { publication, followed_ref, source, created };
     let oci = content.oci.as_ref().map(|oci| oci.form(described, Some(current)));
     let is_same = current.representations() == content.representations && current.fields().oci == oci;
     let representations = content.representations.clone();
@@ -235,6 +239,7 @@ pub(crate) mod tests {
             parts: Vec::new(),
             followed_ref: "main".to_owned(),
             source: None,
+            created: None,
         }
     }
 

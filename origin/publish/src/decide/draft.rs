@@ -449,6 +449,7 @@ pub(crate) fn request_of(candidate: &Candidate) -> PublishRequest {
         parts: candidate.parts.clone(),
         followed_ref: service.followed.to_string(),
         source: service.source_url(),
+        created: candidate.age.committed,
     }
 }
 
@@ -474,6 +475,7 @@ pub(crate) mod tests {
             parts: Vec::new(),
             followed_ref: "main".to_owned(),
             source: None,
+            created: None,
         };
         let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_795_000_000 + number);
         match decision::decide(None, &request, &content(&number.to_string(), "z"), None, at, 0) {

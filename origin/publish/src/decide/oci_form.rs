@@ -1,5 +1,9 @@
 //! Pure: the manifest of a publication for clients of the OCI distribution API. Begin at [`OciContent::form`].
 
+use std::time::SystemTime;
+
+use humantime::{format_rfc3339_seconds, parse_rfc3339};
+use serde_json::Value;
 use weir_protocol::attached::SERVICE;
 use weir_protocol::descriptor::{Descriptor, Publication, Representation};
 use weir_protocol::digest::Sha256;
@@ -8,6 +12,9 @@ use weir_protocol::oci::{
 };
 use weir_protocol::oci_manifest::{Content, WrittenManifest};
 use weir_upstream::SEMVER;
+
+/// The annotation with the time of the commit.
+const CREATED: &str = "org.opencontainers.image.created";
 
 /// What the OCI form of a content is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +33,8 @@ pub(crate) struct Described<'a> {
     pub(crate) followed_ref: &'a str,
     /// The URL of the upstream, without credentials.
     pub(crate) source: Option<&'a str>,
+    /// When its commit was made.
+    pub(crate) created: Option<SystemTime>,
 }
 
 impl OciContent {
@@ -60,7 +69,7 @@ impl OciContent {
     }
 
     /// The same bytes at every origin.
-    fn made(&self, Described { publication, followed_ref, source }: Described<'_>) -> String {
+    fn made(&self, Described { publication, followed_ref, source, created }: Described<'_>) -> String {
         let (config, layers): (Vec<_>, Vec<_>) =
             self.blobs.iter().partition(|blob| blob.media_type == CHART_CONFIG_TYPE);
         let manifest = WrittenManifest::new(layers.into_iter().map(content).collect());
@@ -70,6 +79,7 @@ impl OciContent {
         };
         let annotations = [
             (SERVICE, Some(publication.service.to_string())),
+            (CREATED, created.map(|created| format_rfc3339_seconds(created).to_string())),
             ("org.opencontainers.image.revision", Some(revision(publication, followed_ref))),
             ("org.opencontainers.image.source", source.map(str::to_owned)),
             ("org.opencontainers.image.version", publication.version.as_ref().map(ToString::to_string)),
@@ -77,6 +87,12 @@ impl OciContent {
         let known = annotations.into_iter().filter_map(|(name, value)| Some((name, value?)));
         known.fold(manifest, |manifest, (name, value)| manifest.annotated(name, value)).to_json()
     }
+}
+
+/// What the manifest of a version says of the time of its commit.
+pub(super) fn created(version: &Descriptor) -> Option<SystemTime> {
+    let manifest: Value = serde_json::from_str(&version.oci()?.manifest).ok()?;
+    parse_rfc3339(manifest["annotations"][CREATED].as_str()?).ok()
 }
 
 fn content(blob: &OciBlob) -> Content<'_> {
@@ -97,6 +113,7 @@ fn revision(publication: &Publication, followed_ref: &str) -> String {
 pub(crate) mod tests {
     use super::super::draft::tests::descriptor;
     use super::*;
+    use std::time::Duration;
     use weir_protocol::digest::ObjectDigest;
     use weir_protocol::oci::Attachment;
 
@@ -114,7 +131,8 @@ pub(crate) mod tests {
             publication.commit = publication.revision_id.commit();
         }
         let source = Some("https://git.example/acme/shop.git").filter(|_| version.is_some());
-        let described = Described { publication: &publication, followed_ref, source };
+        let created = source.map(|_| SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_000_000));
+        let described = Described { publication: &publication, followed_ref, source, created };
         OciContent { blobs: vec![layer("gzip")], manifest: None }.form(described, None)
     }
 
@@ -131,6 +149,7 @@ pub(crate) mod tests {
              \"layers\":[{\"mediaType\":\"application/vnd.oci.image.layer.v1.tar+gzip\",\
              \"digest\":\"sha256:c8d77bf4d8b1a10dd67a283d0c82bd96c9d5609860f84d7fc77692a36ab9b4c2\",\"size\":4}],\
              \"annotations\":{\"dev.weir.service\":\"shop-prod\",\
+             \"org.opencontainers.image.created\":\"2026-11-18T11:06:40Z\",\
              \"org.opencontainers.image.revision\":\"v1.2.0@sha1:000000000000000000000000000000000000000a\",\
              \"org.opencontainers.image.source\":\"https://git.example/acme/shop.git\",\
              \"org.opencontainers.image.version\":\"v1.2.0\"}}"
@@ -167,7 +186,8 @@ pub(crate) mod tests {
     #[test]
     fn a_form_stays_as_long_as_its_bodies_do() {
         let current = descriptor("shop-prod", 10);
-        let described = |followed_ref| Described { publication: current.publication(), followed_ref, source: None };
+        let described =
+            |followed_ref| Described { publication: current.publication(), followed_ref, source: None, created: None };
         let one = OciContent { blobs: vec![layer("one")], manifest: None };
         let mut fields = current.fields().clone();
         fields.oci = Some(one.form(described("main"), Some(&current)));
@@ -180,7 +200,8 @@ pub(crate) mod tests {
     #[test]
     fn a_manifest_of_an_upstream_is_taken_as_it_is() {
         let current = descriptor("shop-prod", 10);
-        let described = Described { publication: current.publication(), followed_ref: "v1", source: None };
+        let described =
+            Described { publication: current.publication(), followed_ref: "v1", source: None, created: None };
         let attachments = vec![Attachment { manifest: "{}".to_owned(), tag: None, blobs: vec!["signed".to_owned()] }];
         let manifest = UpstreamManifest { media_type: "application/x".to_owned(), text: "{ }".to_owned(), attachments };
         let manifest = Some(manifest);
@@ -200,7 +221,8 @@ pub(crate) mod tests {
     #[test]
     fn a_chart_without_a_manifest_gets_that_of_a_chart() {
         let publication = descriptor("shop", 10).publication().clone();
-        let described = Described { publication: &publication, followed_ref: "shop@1.0.0", source: None };
+        let described =
+            Described { publication: &publication, followed_ref: "shop@1.0.0", source: None, created: None };
         let typed = |body: &str, media_type: &str| OciBlob { media_type: media_type.to_owned(), ..layer(body) };
         let blobs = vec![typed("archive", "chart"), typed("{}", CHART_CONFIG_TYPE), typed("signed", "provenance")];
         let form = OciContent { blobs, manifest: None }.form(described, None);

@@ -53,7 +53,8 @@ impl GitSource {
             // Not every tag can be named as one, as `release/1.2`.
             let named = tag.and_then(|tag| tag.parse().ok());
             let version = tag.and_then(|tag| service.followed.version(tag));
-            let mut age = Box::new(Age { seen_at, version, ..Age::default() });
+            let committed = service.oci.is_on().then(|| revision::committed_at(&repository, &commit)).flatten();
+            let mut age = Box::new(Age { seen_at, version, committed, ..Age::default() });
             age.behind = service.behind(&revision, &age);
             if let Some(last) = service.last_revision().and_then(|last| last.commit()).filter(|_| age.behind.is_none())
             {
