@@ -87,6 +87,14 @@ pub(crate) struct Entry {
     pub kind: EntryKind,
 }
 
+/// A file, and where its bytes are.
+pub(crate) struct TarFile {
+    pub path: Vec<u8>,
+    pub executable: bool,
+    pub position: u64,
+    pub size: u64,
+}
+
 /// A tarball from its start.
 pub(crate) fn rewound(mut file: &File) -> Result<BufReader<&File>, TarError> {
     file.rewind()?;

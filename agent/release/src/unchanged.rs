@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::confined_dir::{ConfinedDir, is_type};
 use crate::modes::{Modes, ReleaseModes};
-use crate::writers::TarFile;
+use crate::tar_reader::TarFile;
 
 /// The bytes that are compared at a time.
 const PART: usize = 64 << 10;

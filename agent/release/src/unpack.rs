@@ -9,8 +9,8 @@ use weir_protocol::entry_path::turning_points;
 
 use crate::confined_dir::{ConfinedDir, is_type};
 use crate::file_system_sync::{FileSystemSync, MIN_ENTRIES};
-use crate::tar_reader::{EntryKind, TarError, TarReader, rewound};
-use crate::writers::{TarFile, Unpacking, Writers};
+use crate::tar_reader::{EntryKind, TarError, TarFile, TarReader, rewound};
+use crate::writers::{Unpacking, Writers};
 
 /// The longest path of an entry, in bytes.
 const MAX_PATH_BYTES: usize = 64 << 10;

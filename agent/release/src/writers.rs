@@ -12,7 +12,7 @@ use std::thread;
 
 use crate::confined_dir::{ConfinedDir, start_writing};
 use crate::modes::Modes;
-use crate::tar_reader::TarError;
+use crate::tar_reader::{TarError, TarFile};
 use crate::unchanged::{Before, ReleaseBefore};
 
 /// More would only wait for the same file system.
@@ -23,15 +23,6 @@ const BATCH: usize = 16;
 
 /// The bytes that are copied at a time.
 const PART: usize = 64 << 10;
-
-/// A file of a tarball. Its parent directory exists.
-pub(crate) struct TarFile {
-    pub path: Vec<u8>,
-    pub executable: bool,
-    /// Where its bytes are in the tarball.
-    pub position: u64,
-    pub size: u64,
-}
 
 /// Where files come from and go to.
 pub(crate) struct Unpacking<'a> {
@@ -50,7 +41,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// False: a writer has failed, and nothing more is needed.
+    /// The parent directory of the file exists. False: a writer has failed, and nothing more is needed.
     pub(crate) fn write(&mut self, file: TarFile) -> bool {
         self.batch.push(file);
         self.batch.len() < BATCH || self.send()
