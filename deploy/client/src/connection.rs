@@ -52,6 +52,11 @@ pub(crate) fn check_server(server: &str) -> anyhow::Result<Url> {
 
 impl ConnectionArguments {
     pub(crate) fn resolve(&self) -> anyhow::Result<Connection> {
+        self.chosen()?.context("no hub is chosen: `weir context add NAME --server URL …`, or --server")
+    }
+
+    /// The same; `None`: no hub is chosen.
+    pub(crate) fn chosen(&self) -> anyhow::Result<Option<Connection>> {
         let context = match (&self.context, &self.server) {
             // What signs in at one server is not shown to another one.
             (Some(name), Some(server)) => bail!(
@@ -59,10 +64,10 @@ impl ConnectionArguments {
                  WEIR_SERVER"
             ),
             (None, Some(server)) => Context { server: server.clone(), ..Context::default() },
-            (name, None) => {
-                let found = Contexts::read(&Contexts::file()?)?.find(name.as_deref())?;
-                found.context("no hub is chosen: `weir context add NAME --server URL …`, or --server")?
-            }
+            (name, None) => match Contexts::read(&Contexts::file()?)?.find(name.as_deref())? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
         };
         if self.token.is_some() && self.token_file.is_some() {
             bail!("both WEIR_TOKEN and a token file are given: leave out one of them");
@@ -77,12 +82,12 @@ impl ConnectionArguments {
                 (None, None, Some(command)) => Some(printed_by(command)?),
                 (None, None, None) => None,
             };
-        Ok(Connection {
+        Ok(Some(Connection {
             server: check_server(&context.server)?,
             ca: self.ca.clone().or(context.ca),
             token: token.map(|token| token.trim().to_owned()),
             identity: context.certificate.zip(context.key),
-        })
+        }))
     }
 }
 

@@ -21,6 +21,7 @@ mod status;
 mod table;
 mod text;
 pub mod token;
+mod version;
 mod wait;
 
 use std::process::ExitCode;
@@ -40,6 +41,9 @@ pub enum ClientCommand {
         #[command(subcommand)]
         command: contexts::ContextCommand,
     },
+
+    /// Show the version of this program, and of the hub
+    Version(version::VersionArguments),
 
     /// Is all well? What is not, and since when
     Status(status::StatusArguments),
@@ -114,6 +118,7 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
         match command {
             ClientCommand::Context { command } => contexts::run(command),
             ClientCommand::Doctor(arguments) => return doctor::run(&arguments).await,
+            ClientCommand::Version(arguments) => version::run(&arguments).await,
             ClientCommand::Status(arguments) => return status::run(&arguments).await,
             ClientCommand::Get(arguments) => get::run(&arguments).await,
             ClientCommand::Describe(arguments) => describe::run(&arguments).await,

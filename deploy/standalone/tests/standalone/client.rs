@@ -167,6 +167,8 @@ fn all_take_part(trial: &Trial) -> anyhow::Result<()> {
     let members = trial.succeeds("get members -o wide")?;
     assert!(members.contains("active") && members.contains("shop"), "{members}");
     assert!(trial.succeeds("get edges")?.contains("live"));
+    let (version, mine) = (trial.succeeds("version")?, env!("CARGO_PKG_VERSION"));
+    assert_eq!(version, format!("Client Version: {mine}\nServer Version: {mine} (127.0.0.1)\n"));
     let checked = trial.succeeds("doctor")?;
     for part in ["admin of all services, by a token", "of the origin: it ends in", "as the origin's", "1 live"] {
         assert!(checked.contains(part), "{part}: {checked}");
@@ -328,5 +330,11 @@ fn a_command_says_how_to_reach_a_hub_and_why_it_is_refused() -> anyhow::Result<(
     assert!(run("context add prod --server origin.example:7401")?.contains("https://"));
     let unreachable = run(&format!("get services --server https://{}", free_address()?))?;
     assert!(unreachable.contains("cannot reach https://127.0.0.1"), "{unreachable}");
+    // Without a hub it has a version all the same.
+    let weir = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("version")
+        .env("WEIR_CONTEXTS", dir.path().join("none"))
+        .output()?;
+    assert!(weir.status.success() && String::from_utf8(weir.stdout)?.starts_with("Client Version: "));
     Ok(())
 }
