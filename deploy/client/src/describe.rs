@@ -1,17 +1,20 @@
 //! `weir describe`: one object, with its state and what depends on it.
 
-use anyhow::bail;
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::fleet;
+use crate::get;
 use crate::history;
 use crate::http::{Client, Query};
-use crate::kind::{Kind, segment};
+use crate::kind::{Kind, Shown, segment};
 use crate::output::{Format, OutputArguments, pretty};
-use crate::text::text;
+use crate::text::{Clock, counted, text};
 
 /// The publications that are shown of a service.
 const PUBLICATIONS: usize = 5;
@@ -21,7 +24,7 @@ const PUBLICATIONS: usize = 5;
 pub struct DescribeArguments {
     /// The kind
     #[arg(value_enum)]
-    kind: Kind,
+    kind: Shown,
     /// Its name
     name: String,
     #[command(flatten)]
@@ -32,7 +35,68 @@ pub struct DescribeArguments {
 
 pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
     let DescribeArguments { kind, name, output, .. } = arguments;
-    let (client, clock) = (Client::new(&arguments.connection)?, output.clock());
+    let client = Client::new(&arguments.connection)?;
+    match kind {
+        Shown::Objects(kind) => object(&client, *kind, name, output).await,
+        Shown::Edges => edge(&client, name, output).await,
+        Shown::Members => member(&client, name, output).await,
+    }
+}
+
+/// An edge, with what stops its agents, and those of them that are not well.
+async fn edge(client: &Client, name: &str, output: &OutputArguments) -> anyhow::Result<()> {
+    let (edges, _) = get::taking_part(client, Shown::Edges, &Query::new()).await?;
+    let edge = called(edges, Shown::Edges, name)?;
+    if output.output == Format::Json {
+        return Ok(print(pretty(&edge))?);
+    }
+    print(lines(&edge, 0).join("\n"))?;
+    let (clock, mut query) = (output.clock(), vec![("edge", name.to_owned())]);
+    let (agents, answer) = client.list("/v1/fleet/agents", &query, "agents").await?;
+    query.push(("by", "problem".to_owned()));
+    let (groups, _) = client.list("/v1/fleet/summary", &query, "groups").await?;
+    print(format_args!(
+        "\n{}",
+        fleet::groups(&["PROBLEM"], &groups, clock).render("none of its agents runs a service")
+    ))?;
+    print(format_args!("\n{}", not_well(agents, clock)))?;
+    crate::not_known::print(&answer, clock)
+}
+
+/// The agents that are silent or have problems.
+fn not_well(mut agents: Vec<Value>, clock: Clock) -> String {
+    agents.retain(|agent| agent["state"] != "live" || agent["problems"].as_u64().is_some_and(|number| number > 0));
+    get::table(Shown::Objects(Kind::Agent), &agents, clock, false).render("no agent of it is silent or has a problem")
+}
+
+/// An origin, with the repositories that it owns.
+async fn member(client: &Client, name: &str, output: &OutputArguments) -> anyhow::Result<()> {
+    let query: Query = vec![("repositories", String::new())];
+    let (members, answer) = get::taking_part(client, Shown::Members, &query).await?;
+    let mut member = called(members, Shown::Members, name)?;
+    if output.output == Format::Json {
+        return Ok(print(pretty(&member))?);
+    }
+    let (clock, owned) = (output.clock(), member["owns"]["names"].take());
+    let owned: BTreeSet<_> = owned.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    member["owns"] = counted(&member["owns"]["repositories"], "repository").into();
+    print(lines(&member, 0).join("\n"))?;
+    let (mut repositories, _) = client.list(&Kind::Repository.list(), &Query::new(), "repositories").await?;
+    repositories.retain(|each| each["name"].as_str().is_some_and(|name| owned.contains(name)));
+    let repositories = client.states(Kind::Repository, repositories).await;
+    let table = get::table(Shown::Objects(Kind::Repository), &repositories, clock, output.is_wide());
+    print(format_args!("\n{}", table.render("it owns no repository")))?;
+    get::print_unowned(&answer)
+}
+
+/// The entry of a name.
+fn called(entries: Vec<Value>, kind: Shown, name: &str) -> anyhow::Result<Value> {
+    let found = entries.into_iter().find(|entry| entry["name"] == *name);
+    found.with_context(|| format!("there is no {} `{name}`", kind.singular()))
+}
+
+async fn object(client: &Client, kind: Kind, name: &str, output: &OutputArguments) -> anyhow::Result<()> {
+    let clock = output.clock();
     let document = client.find(&kind.path(name)?).await?;
     // An agent needs no entry.
     let heard = match kind {
@@ -46,7 +110,7 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
         bail!("there is no {} `{name}`", kind.singular());
     }
     if output.output == Format::Json {
-        let shown = if *kind == Kind::Agent { json!({ "entry": document, "heard": heard }) } else { document.into() };
+        let shown = if kind == Kind::Agent { json!({ "entry": document, "heard": heard }) } else { document.into() };
         return Ok(print(pretty(&shown))?);
     }
     for part in [document, heard].into_iter().flatten() {
@@ -59,13 +123,13 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
             let publications = answer["publications"].as_array().cloned().unwrap_or_default();
             print(format_args!("\n{}", history::table(&publications, clock, false).render("nothing is published")))?;
             history::print_acts(&publications, clock)?;
-            let query: Query = vec![("service", name.clone()), ("by", "revision".to_owned())];
+            let query: Query = vec![("service", name.to_owned()), ("by", "revision".to_owned())];
             let (groups, answer) = client.list("/v1/fleet/summary", &query, "groups").await?;
             print(format_args!("\n{}", fleet::groups(&["REVISION"], &groups, clock).render("no agent follows it")))?;
             crate::not_known::print(&answer, clock)?;
         }
         Kind::Agent => {
-            let query: Query = vec![("agent", name.clone())];
+            let query: Query = vec![("agent", name.to_owned())];
             let (rows, answer) = client.list("/v1/fleet/rows", &query, "rows").await?;
             print(format_args!("\n{}", fleet::table(&rows, clock, false).render("it has told of no services")))?;
             for row in &rows {
@@ -76,7 +140,7 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
             crate::not_known::print(&answer, clock)?;
         }
         Kind::Repository => {
-            let query: Query = vec![("repository", name.clone())];
+            let query: Query = vec![("repository", name.to_owned())];
             let (services, _) = client.list("/v1/services", &query, "services").await?;
             let names: Vec<_> = services.iter().map(|service| text(&service["name"])).collect();
             print(format_args!("\nservices  {}", if names.is_empty() { "-".to_owned() } else { names.join(" ") }))?;
@@ -121,6 +185,21 @@ fn lines(value: &Value, indent: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_an_edge_only_agents_that_are_not_well_are_listed() {
+        let agent = |name: &str, state: &str, problems: u64| json!({"agent": name, "state": state, "edge": "paris", "services": 2, "problems": problems, "heard_at": "2026-01-02T03:04:05Z"});
+        let agents = vec![agent("a", "live", 0), agent("b", "silent", 0), agent("c", "live", 1)];
+        let expected = "\
+NAME  STATE   HEARD                 EDGE   SERVICES  PROBLEMS
+b     silent  2026-01-02T03:04:05Z  paris  2         0
+c     live    <90s                  paris  2         1";
+        assert_eq!(not_well(agents, Clock::new(true)), expected);
+        assert!(not_well(vec![agent("a", "live", 0)], Clock::new(true)).starts_with("no agent"));
+        let edges = || vec![json!({"name": "paris"}), json!({"name": "pool~node-7"})];
+        assert!(called(edges(), Shown::Edges, "pool~node-7").is_ok());
+        assert_eq!(called(edges(), Shown::Edges, "rome").unwrap_err().to_string(), "there is no edge `rome`");
+    }
 
     #[test]
     fn a_document_is_shown_with_the_names_of_its_fields() {

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::bail;
-use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
 use weir_protocol::name_glob::NameGlob;
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query};
-use crate::kind::Kind;
+use crate::kind::{Kind, Shown};
 use crate::output::{Format, OutputArguments};
 use crate::table::Table;
 use crate::text::{Clock, NONE, count, followed, heard, revision, shortened, text};
@@ -32,7 +31,7 @@ Examples:
 pub struct GetArguments {
     /// The kind
     #[arg(value_enum)]
-    kind: Listed,
+    kind: Shown,
     /// Patterns of names, with `*`
     names: Vec<String>,
     /// Of services: those of one repository
@@ -53,55 +52,6 @@ pub struct GetArguments {
     connection: ConnectionArguments,
 }
 
-/// What can be listed: objects that operators define, and what takes part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listed {
-    Objects(Kind),
-    Edges,
-    Members,
-}
-
-impl ValueEnum for Listed {
-    fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [Listed; 7] = [
-            Listed::Objects(Kind::Repository),
-            Listed::Objects(Kind::Service),
-            Listed::Objects(Kind::Agent),
-            Listed::Objects(Kind::Assignment),
-            Listed::Objects(Kind::Issuer),
-            Listed::Edges,
-            Listed::Members,
-        ];
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        match self {
-            Self::Objects(kind) => kind.to_possible_value(),
-            Self::Edges => Some(PossibleValue::new("edges").alias("edge").help("Caches that report what agents run")),
-            Self::Members => Some(PossibleValue::new("members").alias("member").help("The origins of the hub")),
-        }
-    }
-}
-
-impl Listed {
-    fn singular(self) -> &'static str {
-        match self {
-            Self::Objects(kind) => kind.singular(),
-            Self::Edges => "edge",
-            Self::Members => "member",
-        }
-    }
-
-    fn plural(self) -> &'static str {
-        match self {
-            Self::Objects(kind) => kind.plural(),
-            Self::Edges => "edges",
-            Self::Members => "members",
-        }
-    }
-}
-
 pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let GetArguments { kind, names, output, .. } = arguments;
     let (client, clock, is_wide) = (Client::new(&arguments.connection)?, output.clock(), output.is_wide());
@@ -114,7 +64,7 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let (name_key, (mut entries, answer)) = list(&client, *kind, &query, output.output).await?;
     let name = |entry: &Value| entry[name_key].as_str().unwrap_or_default().to_owned();
     entries.retain(|entry| is_meant(&name(entry)));
-    let is_agents = *kind == Listed::Objects(Kind::Agent);
+    let is_agents = *kind == Shown::Objects(Kind::Agent);
     // A filter says nothing of agents that are only entries.
     let unheard: Vec<String> = match is_agents && query.is_empty() {
         true => unheard(&client, &entries).await?.into_iter().filter(|name| is_meant(name)).collect(),
@@ -139,10 +89,7 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     if !matches!(output.output, Format::Table | Format::Wide) {
         return Ok(());
     }
-    if let Some(number) = answer["unowned"]["repositories"].as_u64().filter(|number| *number > 0) {
-        let (all, have) = (count(number, "repository"), if number == 1 { "has" } else { "have" });
-        print(format_args!("\n{all} {have} no owner now: {}", text(&answer["unowned"]["names"])))?;
-    }
+    print_unowned(&answer)?;
     if is_agents {
         crate::not_known::print(&answer, clock)?;
     }
@@ -152,28 +99,43 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints which repositories no member owns.
+pub(crate) fn print_unowned(answer: &Value) -> anyhow::Result<()> {
+    if let Some(number) = answer["unowned"]["repositories"].as_u64().filter(|number| *number > 0) {
+        let (all, have) = (count(number, "repository"), if number == 1 { "has" } else { "have" });
+        print(format_args!("\n{all} {have} no owner now: {}", text(&answer["unowned"]["names"])))?;
+    }
+    Ok(())
+}
+
 /// The key of the names, the entries, and the rest of the answer.
 async fn list(
     client: &Client,
-    kind: Listed,
+    kind: Shown,
     query: &Query,
     format: Format,
 ) -> anyhow::Result<(&'static str, (Vec<Value>, Value))> {
     Ok(match kind {
         // What agents are comes from what edges hear, and not only from entries.
-        Listed::Objects(Kind::Agent) => ("agent", client.list("/v1/fleet/agents", query, "agents").await?),
-        Listed::Objects(kind) => ("name", (client.with_states(kind, query).await?, Value::Null)),
-        Listed::Edges | Listed::Members => {
-            let (key, mut query) = (kind.plural(), query.clone());
+        Shown::Objects(Kind::Agent) => ("agent", client.list("/v1/fleet/agents", query, "agents").await?),
+        Shown::Objects(kind) => ("name", (client.with_states(kind, query).await?, Value::Null)),
+        Shown::Edges | Shown::Members => {
+            let mut query = query.clone();
             // The names of what members own, where they are shown.
-            if kind == Listed::Members && matches!(format, Format::Wide | Format::Json) {
+            if kind == Shown::Members && matches!(format, Format::Wide | Format::Json) {
                 query.push(("repositories", String::new()));
             }
-            let mut answer = client.get(&format!("/v1/{key}"), &query).await?;
-            let entries = answer[key].as_array_mut().map(std::mem::take).unwrap_or_default();
-            ("name", (entries, answer))
+            ("name", taking_part(client, kind, &query).await?)
         }
     })
+}
+
+/// The edges or the members, and the rest of the answer.
+pub(crate) async fn taking_part(client: &Client, kind: Shown, query: &Query) -> anyhow::Result<(Vec<Value>, Value)> {
+    let key = kind.plural();
+    let mut answer = client.get(&format!("/v1/{key}"), query).await?;
+    let entries = answer[key].as_array_mut().map(std::mem::take).unwrap_or_default();
+    Ok((entries, answer))
 }
 
 /// The agents that operators have defined, and that no edge has reported.
@@ -234,24 +196,25 @@ fn table_of_groups(groups: &[Value], by: &str) -> Table {
     table
 }
 
-fn table(kind: Listed, entries: &[Value], clock: Clock, is_wide: bool) -> Table {
+/// A row for each entry.
+pub(crate) fn table(kind: Shown, entries: &[Value], clock: Clock, is_wide: bool) -> Table {
     let (head, wide): (&[&str], &[&str]) = match kind {
-        Listed::Objects(Kind::Service) => (
+        Shown::Objects(Kind::Service) => (
             &["NAME", "REPOSITORY", "FOLLOWS", "CONDITION", "PUBLISHED", "AGE", "FAILURE"],
             &["DIGEST", "GENERATION", "DEFINED-BY"],
         ),
-        Listed::Objects(Kind::Repository) => (
+        Shown::Objects(Kind::Repository) => (
             &["NAME", "HEALTH", "SINCE", "LAST-SUCCESS", "FAILURE"],
             &["URL", "PHASE", "STEP", "WAITS-FOR", "DEFINED-BY"],
         ),
-        Listed::Objects(Kind::Agent) => (
+        Shown::Objects(Kind::Agent) => (
             &["NAME", "STATE", "HEARD", "EDGE", "SERVICES", "PROBLEMS"],
             &["VERSION", "LABELS", "PROVED", "NAME-TWICE", "REASON"],
         ),
-        Listed::Objects(Kind::Assignment) => (&["NAME", "AGENTS", "LABELS", "SERVICES"], &["DEFINED-BY"]),
-        Listed::Objects(Kind::Issuer) => (&["NAME", "ISSUER", "AGENT", "KEYS"], &["SERVICES", "DEFINED-BY"]),
-        Listed::Edges => (&["NAME", "STATE", "SINCE", "HEARD", "AGENTS", "ROWS"], &["VERSION", "VIA"]),
-        Listed::Members => (&["NAME", "STATE", "ZONE", "REPOSITORIES"], &["URL", "SESSION", "OWNS"]),
+        Shown::Objects(Kind::Assignment) => (&["NAME", "AGENTS", "LABELS", "SERVICES"], &["DEFINED-BY"]),
+        Shown::Objects(Kind::Issuer) => (&["NAME", "ISSUER", "AGENT", "KEYS"], &["SERVICES", "DEFINED-BY"]),
+        Shown::Edges => (&["NAME", "STATE", "SINCE", "HEARD", "AGENTS", "ROWS"], &["VERSION", "VIA"]),
+        Shown::Members => (&["NAME", "STATE", "ZONE", "REPOSITORIES"], &["URL", "SESSION", "OWNS"]),
     };
     let mut table = Table::new(&head.iter().chain(wide.iter().filter(|_| is_wide)).copied().collect::<Vec<_>>());
     for entry in entries {
@@ -262,10 +225,10 @@ fn table(kind: Listed, entries: &[Value], clock: Clock, is_wide: bool) -> Table 
     table
 }
 
-fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
+fn cells(kind: Shown, entry: &Value, clock: Clock) -> Vec<String> {
     let (status, of) = (&entry["status"], |key: &str| text(&entry[key]));
     match kind {
-        Listed::Objects(Kind::Service) => {
+        Shown::Objects(Kind::Service) => {
             let published = &status["published"];
             let repository = entry["repository"].as_str().or(entry["parts"][0]["repository"].as_str());
             vec![
@@ -281,7 +244,7 @@ fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
                 of("defined_by"),
             ]
         }
-        Listed::Objects(Kind::Repository) => vec![
+        Shown::Objects(Kind::Repository) => vec![
             of("name"),
             text(&status["health"]),
             clock.time(&status["since"]),
@@ -293,7 +256,7 @@ fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
             text(&status["waits_for"]),
             of("defined_by"),
         ],
-        Listed::Objects(Kind::Agent) => vec![
+        Shown::Objects(Kind::Agent) => vec![
             of("agent"),
             of("state"),
             heard(entry, clock),
@@ -306,15 +269,15 @@ fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
             of("alternates"),
             of("reason"),
         ],
-        Listed::Objects(Kind::Assignment) => {
+        Shown::Objects(Kind::Assignment) => {
             vec![of("name"), of("agents"), of("labels"), of("services"), of("defined_by")]
         }
-        Listed::Objects(Kind::Issuer) => {
+        Shown::Objects(Kind::Issuer) => {
             let keys = entry["jwks"]["keys"].as_array().map_or(0, Vec::len).to_string();
             let keys = entry["jwks"]["url"].as_str().map_or(keys, ToOwned::to_owned);
             vec![of("name"), of("issuer"), of("agent"), keys, of("services"), of("defined_by")]
         }
-        Listed::Edges => vec![
+        Shown::Edges => vec![
             of("name"),
             of("state"),
             clock.time(&entry["since"]),
@@ -324,7 +287,7 @@ fn cells(kind: Listed, entry: &Value, clock: Clock) -> Vec<String> {
             of("version"),
             of("via"),
         ],
-        Listed::Members => {
+        Shown::Members => {
             let owns = &entry["owns"];
             let (number, names) = (text(&owns["repositories"]), text(&owns["names"]));
             vec![of("name"), of("state"), of("zone"), number, of("url"), of("session"), names]

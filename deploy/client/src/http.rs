@@ -157,6 +157,11 @@ impl Client {
     /// the request on. What stays elsewhere is not known, because its owner does not answer.
     pub(crate) async fn with_states(&self, kind: Kind, query: &Query) -> anyhow::Result<Vec<Value>> {
         let (entries, _) = self.list(&kind.list(), query, kind.plural()).await?;
+        Ok(self.states(kind, entries).await)
+    }
+
+    /// The same of some entries of a list.
+    pub(crate) async fn states(&self, kind: Kind, entries: Vec<Value>) -> Vec<Value> {
         let found = entries.into_iter().map(|entry| async {
             if !is_elsewhere(&entry) {
                 return entry;
@@ -166,7 +171,7 @@ impl Client {
                 Err(_) => entry,
             }
         });
-        Ok(stream::iter(found).buffered(AT_ONCE).collect().await)
+        stream::iter(found).buffered(AT_ONCE).collect().await
     }
 
     /// All entries of a list, page by page. The rest of the answer is that of the first page.

@@ -1,6 +1,7 @@
 //! The kinds of objects.
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 /// A kind of objects, by the names that people type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -56,6 +57,55 @@ impl Kind {
     /// The path of an object.
     pub(crate) fn path(self, name: &str) -> anyhow::Result<String> {
         Ok(format!("/v1/{}/{}", self.plural(), segment(name)?))
+    }
+}
+
+/// What can be shown: objects that operators define, and what takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Objects(Kind),
+    Edges,
+    Members,
+}
+
+impl ValueEnum for Shown {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [Shown; 7] = [
+            Shown::Objects(Kind::Repository),
+            Shown::Objects(Kind::Service),
+            Shown::Objects(Kind::Agent),
+            Shown::Objects(Kind::Assignment),
+            Shown::Objects(Kind::Issuer),
+            Shown::Edges,
+            Shown::Members,
+        ];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Objects(kind) => kind.to_possible_value(),
+            Self::Edges => Some(PossibleValue::new("edges").alias("edge").help("Caches that report what agents run")),
+            Self::Members => Some(PossibleValue::new("members").alias("member").help("The origins of the hub")),
+        }
+    }
+}
+
+impl Shown {
+    pub(crate) fn singular(self) -> &'static str {
+        match self {
+            Self::Objects(kind) => kind.singular(),
+            Self::Edges => "edge",
+            Self::Members => "member",
+        }
+    }
+
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Self::Objects(kind) => kind.plural(),
+            Self::Edges => "edges",
+            Self::Members => "members",
+        }
     }
 }
 

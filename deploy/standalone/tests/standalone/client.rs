@@ -167,6 +167,11 @@ fn all_take_part(trial: &Trial) -> anyhow::Result<()> {
     let members = trial.succeeds("get members -o wide")?;
     assert!(members.contains("active") && members.contains("shop"), "{members}");
     assert!(trial.succeeds("get edges")?.contains("live"));
+    let edge = trial.succeeds("describe edge edge-1")?;
+    assert!(edge.contains("live") && edge.contains("PROBLEM"), "{edge}");
+    assert!(trial.fails("describe edge paris", 1)?.contains("there is no edge `paris`"));
+    let member = trial.succeeds("describe member origin-1")?;
+    assert!(member.contains("active") && member.contains("1 repository") && member.contains("healthy"), "{member}");
     let (version, mine) = (trial.succeeds("version")?, env!("CARGO_PKG_VERSION"));
     assert_eq!(version, format!("Client Version: {mine}\nServer Version: {mine} (127.0.0.1)\n"));
     let checked = trial.succeeds("doctor")?;

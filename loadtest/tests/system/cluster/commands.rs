@@ -88,6 +88,8 @@ async fn commands() -> anyhow::Result<()> {
     let first = site.upstreams[at].newest.clone();
 
     weir.says("get members -o wide", &["origin-1", "origin-2", name]).await?;
+    weir.says(&format!("describe member {owner}"), &["active", name, "healthy"]).await?;
+    weir.until("describe edge edge-1", "PROBLEM").await?;
     weir.says(&format!("get services {name}"), &["following", &first[..12]]).await?;
     weir.says(&format!("describe repository {name}"), &["healthy", name]).await?;
     weir.says("get repositories", &["healthy"]).await?;
