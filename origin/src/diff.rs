@@ -14,6 +14,10 @@ use weir_protocol::entry_path::percent_encode;
 /// The most listed differences; further ones are counted.
 pub(crate) const MOST_LISTED: usize = 1000;
 
+/// The largest file whose text is shown, and the text of all files of an answer.
+const MAX_TEXT_BYTES: usize = 256 << 10;
+const MAX_TEXTS_BYTES: usize = 1 << 20;
+
 const COMPARED_BYTES: usize = 64 << 10;
 
 /// The differences between two tarballs.
@@ -42,6 +46,27 @@ pub struct Difference {
     pub old: Option<EntryInfo>,
     /// The entry in the new tarball.
     pub new: Option<EntryInfo>,
+    /// The text of the file in the old tarball, if texts are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_text: Option<String>,
+    /// The text of the file in the new tarball.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_text: Option<String>,
+    /// Why neither text is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_text: Option<NoText>,
+}
+
+/// Why the text of a file is not shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoText {
+    /// It is no text in UTF-8.
+    Binary,
+    /// The file is too large.
+    TooLarge,
+    /// The texts of the files before it fill the answer.
+    AnswerFull,
 }
 
 /// An entry of a tarball.
@@ -91,13 +116,14 @@ impl<R: Read> Read for Cancellable<R> {
     }
 }
 
-/// Compares two tarballs, and lists at most `limit` differences and never more than [`MOST_LISTED`]. Memory use does
-/// not depend on their sizes.
-pub(crate) fn diff(old: impl Read, new: impl Read, limit: usize) -> io::Result<Diff> {
+/// Compares two tarballs, and lists at most `limit` differences and never more than [`MOST_LISTED`], with the texts of small
+/// files if they are wanted. Memory use does not depend on their sizes.
+pub(crate) fn diff(old: impl Read, new: impl Read, limit: usize, with_texts: bool) -> io::Result<Diff> {
     let (mut old, mut new) = (Archive::new(old), Archive::new(new));
     let (mut old, mut new) = (TarCursor::begin(old.entries()?)?, TarCursor::begin(new.entries()?)?);
     let mut diff = Diff::default();
     let limit = limit.min(MOST_LISTED);
+    let mut texts = with_texts.then_some(Texts { left: MAX_TEXTS_BYTES });
     loop {
         let order = match (&old.at, &new.at) {
             (None, None) => return Ok(diff),
@@ -105,37 +131,33 @@ pub(crate) fn diff(old: impl Read, new: impl Read, limit: usize) -> io::Result<D
             (None, Some(_)) => Ordering::Greater,
             (Some(old), Some(new)) => old.path.cmp(&new.path),
         };
-        let (was, is) = match order {
+        let (mut was, mut is) = match order {
             Ordering::Less => (old.at.take(), None),
             Ordering::Greater => (None, new.at.take()),
             Ordering::Equal => (old.at.take(), new.at.take()),
         };
-        let difference = match (was, is) {
-            (Some(mut was), Some(mut is)) => {
-                if was.info == is.info && same_contents(&mut was.contents, &mut is.contents)? {
-                    diff.unchanged += 1;
-                    None
-                } else {
-                    diff.changed += 1;
-                    Some((was.path, Some(was.info), Some(is.info)))
-                }
-            }
-            (Some(was), None) => {
-                diff.removed += 1;
-                Some((was.path, Some(was.info), None))
-            }
-            (None, Some(is)) => {
-                diff.added += 1;
-                Some((is.path, None, Some(is.info)))
-            }
-            (None, None) => None,
+        let mut contents = [None, None];
+        if texts.is_some() {
+            contents = [small(was.as_mut())?, small(is.as_mut())?];
+        }
+        let is_same = match (&mut was, &mut is) {
+            (Some(was), Some(is)) => was.info == is.info && same(was, is, &contents)?,
+            _ => false,
         };
-        match difference {
-            Some((path, old, new)) if diff.differences.len() < limit => {
-                diff.differences.push(Difference { path: percent_encode(&path), old, new });
+        *match (is_same, &was, &is) {
+            (true, ..) => &mut diff.unchanged,
+            (_, Some(_), Some(_)) => &mut diff.changed,
+            (_, Some(_), None) => &mut diff.removed,
+            (_, None, _) => &mut diff.added,
+        } += 1;
+        if !is_same && diff.differences.len() < limit {
+            let mut difference = difference(was, is);
+            if let Some(texts) = &mut texts {
+                texts.add(&mut difference, contents);
             }
-            Some(_) => diff.not_listed += 1,
-            None => {}
+            diff.differences.push(difference);
+        } else if !is_same {
+            diff.not_listed += 1;
         }
         if order.is_le() {
             old.advance()?;
@@ -185,6 +207,67 @@ impl<'a, R: Read> TarCursor<'a, R> {
             return Ok(());
         }
         Ok(())
+    }
+}
+
+fn difference(was: Option<CurrentEntry<'_, impl Read>>, is: Option<CurrentEntry<'_, impl Read>>) -> Difference {
+    let path = was.as_ref().map(|was| &was.path).or(is.as_ref().map(|is| &is.path));
+    Difference {
+        path: path.map_or_else(String::new, |path| percent_encode(path)),
+        old: was.map(|was| was.info),
+        new: is.map(|is| is.info),
+        old_text: None,
+        new_text: None,
+        no_text: None,
+    }
+}
+
+/// The contents of a small file. They are read.
+fn small<R: Read>(entry: Option<&mut CurrentEntry<'_, R>>) -> io::Result<Option<Vec<u8>>> {
+    let Some(entry) = entry else { return Ok(None) };
+    if entry.info.kind != EntryKind::File || entry.info.size > MAX_TEXT_BYTES as u64 {
+        return Ok(None);
+    }
+    let mut contents = Vec::new();
+    entry.contents.read_to_end(&mut contents)?;
+    Ok(Some(contents))
+}
+
+/// The texts of an answer.
+struct Texts {
+    /// The bytes that it may still have.
+    left: usize,
+}
+
+impl Texts {
+    /// Adds the texts of both files, or why there is none. A symlink has none, and its target is shown.
+    fn add(&mut self, to: &mut Difference, contents: [Option<Vec<u8>>; 2]) {
+        let files = [&to.old, &to.new].into_iter().flatten().filter(|entry| entry.kind == EntryKind::File).count();
+        let bytes: usize = contents.iter().flatten().map(Vec::len).sum();
+        let is_text = |contents: &Vec<u8>| !contents.contains(&0) && std::str::from_utf8(contents).is_ok();
+        to.no_text = match contents.iter().flatten().count() {
+            read if read < files => Some(NoText::TooLarge),
+            _ if !contents.iter().flatten().all(is_text) => Some(NoText::Binary),
+            _ if bytes > self.left => Some(NoText::AnswerFull),
+            _ => None,
+        };
+        if to.no_text.is_none() {
+            self.left -= bytes;
+            let [old, new] = contents.map(|contents| String::from_utf8(contents?).ok());
+            (to.old_text, to.new_text) = (old, new);
+        }
+    }
+}
+
+/// Whether two files are the same. `contents`: what was read of them.
+fn same(
+    was: &mut CurrentEntry<'_, impl Read>,
+    is: &mut CurrentEntry<'_, impl Read>,
+    contents: &[Option<Vec<u8>>; 2],
+) -> io::Result<bool> {
+    match contents {
+        [Some(old), Some(new)] => Ok(old == new),
+        _ => same_contents(&mut was.contents, &mut is.contents),
     }
 }
 
@@ -272,7 +355,7 @@ mod tests {
             ("f", TestEntry::Link("b".into())),
             ("g", TestEntry::Link("a".into())),
         ]);
-        let found = diff(&tar(&old)[..], &tar(&new)[..], 100).unwrap();
+        let found = diff(&tar(&old)[..], &tar(&new)[..], 100, false).unwrap();
         assert_eq!((found.added, found.removed, found.changed, found.unchanged, found.not_listed), (1, 1, 5, 1, 0));
         let at = |path: &str| found.differences.iter().find(|found| found.path == path).unwrap();
         let info = |kind, mode: &str, size, target: Option<&str>| {
@@ -285,6 +368,38 @@ mod tests {
         assert_eq!((&at("e").new, &at("e-").old), (&None, &None));
         assert_eq!(at("f").new, info(EntryKind::Symlink, "0777", 0, Some("b")));
         assert_eq!(at("g").new, info(EntryKind::Symlink, "0777", 0, Some("a")));
+    }
+
+    #[test]
+    fn texts_of_small_files_are_shown_within_a_bound() {
+        let file = |contents: &[u8]| TestEntry::File(contents.to_vec(), false);
+        let large = vec![b'x'; MAX_TEXT_BYTES];
+        let old = of(&[("a", file(b"one\n")), ("b", file(b"same")), ("c", file(b"\xff")), ("d", file(b"gone"))]);
+        let mut new = of(&[
+            ("a", file(b"two\n")),
+            ("b", file(b"same")),
+            ("c", file(b"text")),
+            ("e", TestEntry::Link("a".into())),
+        ]);
+        new.insert("f".to_owned(), file(&[&large[..], b"x"].concat()));
+        for number in 0..5 {
+            new.insert(format!("g{number}"), file(&large));
+        }
+        let found = diff(&tar(&old)[..], &tar(&new)[..], 100, true).unwrap();
+        assert_eq!((found.unchanged, found.changed, found.removed, found.added), (1, 2, 1, 7));
+        let at = |path: &str| {
+            let found = found.differences.iter().find(|found| found.path == path).unwrap();
+            (found.old_text.as_deref(), found.new_text.as_deref(), found.no_text)
+        };
+        assert_eq!(at("a"), (Some("one\n"), Some("two\n"), None));
+        assert_eq!(at("c"), (None, None, Some(NoText::Binary)));
+        assert_eq!(at("d"), (Some("gone"), None, None));
+        assert_eq!(at("e"), (None, None, None), "a link has a target, and no text");
+        assert_eq!(at("f").2, Some(NoText::TooLarge));
+        let full: Vec<_> = (0..5).map(|number| at(&format!("g{number}")).2).collect();
+        assert_eq!(full, [None, None, None, Some(NoText::AnswerFull), Some(NoText::AnswerFull)]);
+        let without = diff(&tar(&old)[..], &tar(&new)[..], 100, false).unwrap();
+        assert!(without.differences.iter().all(|found| (&found.old_text, &found.no_text) == (&None, &None)));
     }
 
     #[test]
@@ -308,17 +423,17 @@ mod tests {
         header.set_cksum();
         let stop = CancellationToken::new();
         let tar = || Cancellable::new(header.as_bytes().chain(Endless(stop.clone(), 0)), stop.clone());
-        assert!(diff(tar(), tar(), 1).unwrap_err().to_string().contains("was cancelled"));
+        assert!(diff(tar(), tar(), 1, false).unwrap_err().to_string().contains("was cancelled"));
     }
 
     #[test]
     fn entries_beyond_the_page_are_counted() {
         let many: BTreeMap<_, _> =
             (0..30).map(|number| (format!("file-{number:02}"), TestEntry::File(vec![1], false))).collect();
-        let found = diff(&tar(&BTreeMap::new())[..], &tar(&many)[..], 10).unwrap();
+        let found = diff(&tar(&BTreeMap::new())[..], &tar(&many)[..], 10, false).unwrap();
         assert_eq!((found.added, found.differences.len(), found.not_listed), (30, 10, 20));
         assert_eq!(found.differences[9].path, "file-09");
-        assert!(diff(&b"no tar at all, and long enough for a header".repeat(100)[..], &[][..], 1).is_err());
+        assert!(diff(&b"no tar at all, and long enough for a header".repeat(100)[..], &[][..], 1, false).is_err());
     }
 
     proptest! {
@@ -331,7 +446,7 @@ mod tests {
                 things.into_iter().filter(|(path, _)| !path.split('/').any(|part| matches!(part, "" | "." | ".."))).collect()
             };
             let (old, new) = (clean(old), clean(new));
-            let found = diff(&tar(&old)[..], &tar(&new)[..], 100).unwrap();
+            let found = diff(&tar(&old)[..], &tar(&new)[..], 100, false).unwrap();
             let paths: std::collections::BTreeSet<_> = old.keys().chain(new.keys()).collect();
             let differing: Vec<_> = paths.iter().filter(|path| old.get(**path) != new.get(**path)).map(|path| path.as_str()).collect();
             prop_assert_eq!(found.differences.iter().map(|found| found.path.as_str()).collect::<Vec<_>>(), differing);

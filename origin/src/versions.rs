@@ -17,7 +17,7 @@ use weir_store::ObjectError;
 
 use crate::catalog::Catalog;
 use crate::diff::Cancellable;
-pub use crate::diff::{Diff, Difference, EntryInfo, EntryKind};
+pub use crate::diff::{Diff, Difference, EntryInfo, EntryKind, NoText};
 use crate::tar_reader::{ReadError, TarReader};
 
 /// The most concurrent diffs, each of which reads two tarballs; more wait.
@@ -210,7 +210,7 @@ impl Versions {
     }
 
     /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are
-    /// counted.
+    /// counted. With texts, those of small files are in it.
     ///
     /// # Errors
     /// There is no such service, a version is not retained, its objects are lost, or the comparison takes too long.
@@ -220,6 +220,7 @@ impl Versions {
         old: &TarballDigest,
         new: &TarballDigest,
         limit: usize,
+        with_texts: bool,
     ) -> Result<Diff, VersionError> {
         let service = self.service(service)?;
         let permit = acquire(&self.diffs, "diffs").await?;
@@ -230,7 +231,7 @@ impl Versions {
         let runtime = Handle::current();
         let compared = spawn_blocking(move || {
             let tar = |reader: TarReader| Cancellable::new(reader.blocking(runtime.clone()), stop.clone());
-            let diff = crate::diff::diff(tar(old), tar(new), limit);
+            let diff = crate::diff::diff(tar(old), tar(new), limit, with_texts);
             drop(permit);
             diff.map_err(|error| VersionError::Unreadable(format!("the version cannot be read: {error}")))
         });

@@ -8,6 +8,7 @@ use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query};
 use crate::kind::Kind;
 use crate::output::{Format, OutputArguments, pretty};
+use crate::patch;
 use crate::table::Table;
 use crate::text::{Clock, revision, shortened, text};
 
@@ -33,6 +34,9 @@ pub struct DiffArguments {
     /// The other revision
     #[arg(default_value = "current")]
     to: String,
+    /// Show the lines that differ, as `diff -u` does. `patch -p1` takes them
+    #[arg(long)]
+    patch: bool,
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
@@ -105,9 +109,10 @@ pub(crate) fn table(publications: &[Value], clock: Clock, is_wide: bool) -> Tabl
 }
 
 pub(crate) async fn diff(arguments: &DiffArguments) -> anyhow::Result<()> {
-    let DiffArguments { service, from, to, output, .. } = arguments;
+    let DiffArguments { service, from, to, patch, output, .. } = arguments;
     let client = Client::new(&arguments.connection)?;
-    let query: Query = vec![("from", from.clone()), ("to", to.clone()), ("limit", "1000".to_owned())];
+    let mut query: Query = vec![("from", from.clone()), ("to", to.clone()), ("limit", "1000".to_owned())];
+    query.extend(patch.then(|| ("texts", String::new())));
     let answer = client.get(&format!("{}/diff", Kind::Service.path(service)?), &query).await?;
     if output.output == Format::Json {
         return Ok(print(pretty(&answer))?);
@@ -120,6 +125,9 @@ pub(crate) async fn diff(arguments: &DiffArguments) -> anyhow::Result<()> {
             _ => "~",
         };
         print(format_args!("{mark} {}{}", text(&difference["path"]).replace(char::is_control, "?"), what(old, new)))?;
+        if *patch {
+            patch::print(difference)?;
+        }
     }
     let number = |key: &str| text(&answer[key]);
     print(format_args!(

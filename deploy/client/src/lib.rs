@@ -17,6 +17,7 @@ mod http;
 mod kind;
 mod not_known;
 mod output;
+mod patch;
 mod status;
 mod table;
 mod text;

@@ -58,20 +58,21 @@ pub(super) async fn history(versions: &Versions, name: &ServiceName, head: &Part
 
 /// `GET …/diff?from=…&to=…`.
 pub(super) async fn diff(versions: &Versions, name: &ServiceName, head: &Parts) -> Result<Response<Body>, Problem> {
-    let (mut limit, mut from, mut to) = (DEFAULT_DIFFERENCES, None::<String>, None::<String>);
+    let (mut limit, mut from, mut to, mut texts) = (DEFAULT_DIFFERENCES, None::<String>, None::<String>, false);
     for (key, value) in query::pairs(head.uri.query().unwrap_or_default())? {
         match key {
             "limit" => limit = bounded(key, &value, MOST_DIFFERENCES)?,
             "from" => from = Some(value.into_owned()),
             "to" => to = Some(value.into_owned()),
-            other => return Err(QueryError::unknown(other, "`from`, `to` and `limit`").into()),
+            "texts" => texts = true,
+            other => return Err(QueryError::unknown(other, "`from`, `to`, `texts` and `limit`").into()),
         }
     }
     let (Some(from), Some(to)) = (from, to) else {
         return Err(QueryError::new("name two revisions: `…/diff?from=previous&to=current`").into());
     };
     let (from, to) = (versions.resolve(name, &from).await?, versions.resolve(name, &to).await?);
-    let mut answer = json!(versions.diff(name, &from.digest, &to.digest, limit).await?);
+    let mut answer = json!(versions.diff(name, &from.digest, &to.digest, limit, texts).await?);
     (answer["from"], answer["to"]) = (json!(from), json!(to));
     Ok(uncached(&answer))
 }

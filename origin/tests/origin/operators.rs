@@ -117,6 +117,9 @@ async fn versions_are_listed_compared_rolled_back_and_unpinned() {
     let diff = operator.get(&format!("/v1/services/shop-prod/diff?from={from}&to={to}")).await;
     assert_eq!((&diff.body["changed"], &diff.body["added"]), (&json!(1), &json!(0)), "{diff:?}");
     assert_eq!(diff.body["differences"][0]["path"], "app.yaml");
+    assert_eq!(diff.body["differences"][0].get("old_text"), None);
+    let texts = operator.get(&format!("/v1/services/shop-prod/diff?from={from}&to={to}&texts")).await;
+    assert_eq!(texts.body["differences"][0]["new_text"], "replicas: 9\n", "{texts:?}");
     assert_eq!(operator.get("/v1/services/shop-prod/diff").await.status, 400);
     let none = operator.get(&format!("/v1/services/shop-prod/diff?from={from}&to=b3-{}", "0".repeat(64))).await;
     assert_eq!((none.status.as_u16(), none.problem().0), (404, "no-such-version"));

@@ -263,6 +263,8 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     assert!(history.contains(&first[..12]) && history.contains("current"), "{history}");
     let diff = trial.succeeds("diff shop")?;
     assert!(diff.contains("~ version") && diff.contains("1 changed"), "{diff}");
+    let patch = trial.succeeds("diff shop --patch")?;
+    assert!(patch.contains("+++ b/version\n@@ -1 +1 @@\n-1\n") && patch.contains("+2\n"), "{patch}");
     let story = trial.succeeds("explain cluster-1 shop")?;
     assert!(story.contains("it has what is published") && story.contains("by to-canaries"), "{story}");
     let story = trial.succeeds(&format!("explain cluster-1 shop --edge http://{}", trial.edge))?;

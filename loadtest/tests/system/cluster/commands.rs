@@ -99,6 +99,7 @@ async fn commands() -> anyhow::Result<()> {
     weir.until(&format!("get services {name}"), &second[..12]).await?;
     weir.says(&format!("history {name}"), &[&first[..12], &second[..12]]).await?;
     weir.says(&format!("diff {name}"), &["~ version", "1 changed"]).await?;
+    weir.says(&format!("diff {name} --patch"), &["--- a/version", "+++ b/version", "@@ "]).await?;
 
     let back = format!("rollback {name} previous --reason INC-42");
     weir.says(&back, &[&first[..12]]).await?;
