@@ -14,7 +14,7 @@ pub(crate) enum Format {
     Table,
     /// A table with more columns, which may be wider than the terminal
     Wide,
-    /// The objects as the API has them
+    /// The objects as the API has them. `| yq -P` makes YAML of it
     Json,
     /// Names alone, one in a line
     Name,
