@@ -208,6 +208,21 @@ fn clusters_are_added(trial: &Trial) -> anyhow::Result<()> {
     let added = trial.succeeds(&format!("cluster add cluster-3 --opens shop {signs}"))?;
     assert!(added.contains("issuer cluster-3 created") && added.contains("keys_from_origins"), "{added}");
     assert!(trial.succeeds("get issuers -o wide")?.contains("https://kubernetes.default.svc"));
+    // Several at once, by the chart: one that is refused keeps no other from its place.
+    let several = format!("cluster add cluster-6 cluster-7 --helm --opens shop {signs}");
+    assert!(trial.fails(&several, 1)?.contains("its own --jwks"));
+    let several = several.replace("cluster-3.json", "{name}.json");
+    fs::write(trial.dir.path().join("cluster-7.json"), jwks.replace("one", "seven"))?;
+    let said = trial.fails(&several, 1)?;
+    assert!(
+        said.contains("1 of 2 clusters are not added: cluster-6") && said.contains("issuer cluster-7 created"),
+        "{said}"
+    );
+    let again = trial.succeeds("cluster add cluster-7 --helm")?;
+    assert!(
+        again.starts_with("# cluster-7\nhelm install weir-agent deploy/helm/weir-agent --namespace weir"),
+        "{again}"
+    );
     Ok(())
 }
 
