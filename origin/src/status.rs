@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_publish::Time;
 use weir_runtime::admin::Readiness;
-use weir_source::{Condition, Lost, PollFailure, Service, ServiceConfig, WithoutPin};
+use weir_source::{Condition, Lost, Pin, PollFailure, Service, ServiceConfig, WithoutPin};
 use weir_upstream::FetchSnapshot;
 
 use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
@@ -235,8 +235,8 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
             })
         }),
         "pinned": match &condition {
-            Condition::Pinned { since, without_pin, .. } => {
-                json!({ "since": time(*since), "otherwise": would_be(without_pin) })
+            Condition::Pinned { pin: Pin { since, by, reason }, without_pin, .. } => {
+                json!({ "since": time(*since), "by": by, "reason": reason, "otherwise": would_be(without_pin) })
             }
             _ => Value::Null,
         },

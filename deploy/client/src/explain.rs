@@ -100,7 +100,7 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
                 line("", format!("nothing newer is: {reason}"));
             }
             if status["pinned"].is_object() {
-                line("", format!("it is pinned {}", clock.since(&status["pinned"]["since"])));
+                line("", pinned(&status["pinned"], clock));
             }
         }
     }
@@ -143,6 +143,18 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
         }
     }
     lines
+}
+
+/// Since when a service is held, by whom, and why. An origin of the release before does not say the last two.
+fn pinned(pin: &Value, clock: Clock) -> String {
+    let mut said = format!("it is pinned {}", clock.since(&pin["since"]));
+    if let Some(by) = pin["by"].as_str() {
+        said = format!("{said}, by {by}");
+    }
+    if let Some(reason) = pin["reason"].as_str() {
+        said = format!("{said}: {reason}");
+    }
+    said
 }
 
 fn verdict(found: &Found, published: &Value) -> &'static str {
@@ -212,6 +224,10 @@ shop-a at cluster-1: it lacks what is published, because of a problem
   problem    hook-failed since 2026-01-02T03:04:05Z, 7 tries: exit status 1
              no such namespace";
         assert_eq!(said, expected);
+        let mut pin = json!({"since": "2026-01-02T03:04:05Z", "by": "ana", "reason": "INC-42"});
+        assert_eq!(pinned(&pin, Clock::new(true)), "it is pinned since 2026-01-02T03:04:05Z, by ana: INC-42");
+        pin = json!({"since": "2026-01-02T03:04:05Z"});
+        assert_eq!(pinned(&pin, Clock::new(true)), "it is pinned since 2026-01-02T03:04:05Z");
         let nobody = Found { service: None, row: None, agent: None, ..found() };
         let said = story("cluster-1", "bank", &nobody, Clock::new(true)).join("\n");
         assert!(said.contains("no service of the hub") && said.contains("by no assignment"), "{said}");

@@ -14,7 +14,7 @@ use weir_tarball::{FolderPath, Selection};
 use weir_upstream::SourceKind;
 
 use super::standing::{self, Admission, Age, Last, Standing};
-use crate::{Followed, OciChoice, PartConfig, ServiceConfig};
+use crate::{Followed, OciChoice, PartConfig, Pin, ServiceConfig};
 
 /// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ pub enum Condition {
     },
     /// The published version stays until an operator unpins the service.
     Pinned {
-        /// When it was pinned.
-        since: SystemTime,
+        /// By whom and why.
+        pin: Pin,
         /// The result of following its ref.
         without_pin: WithoutPin,
         /// Set if objects of the pinned version are lost.
@@ -359,6 +359,14 @@ impl Service {
         self.condition.subscribe()
     }
 
+    /// What holds it at its version.
+    pub fn pin(&self) -> Option<Pin> {
+        match &*self.condition.borrow() {
+            Condition::Pinned { pin, .. } => Some(pin.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether its version is pinned.
     pub fn is_pinned(&self) -> bool {
         matches!(*self.condition.borrow(), Condition::Pinned { .. })
@@ -385,22 +393,22 @@ impl Service {
     }
 
     /// Pins the service until [`Service::unpinned`].
-    pub fn pinned(&self, since: SystemTime) {
+    pub fn pinned(&self, pin: Pin) {
         self.condition.send_modify(|condition| {
             let without_pin = match std::mem::replace(condition, Condition::Pending) {
                 Condition::Pinned { without_pin, .. } => without_pin,
                 Condition::Unhealthy { step, reason, .. } => WithoutPin::Unhealthy { step, reason },
                 Condition::Pending | Condition::Following => WithoutPin::Unknown,
             };
-            *condition = Condition::Pinned { since, without_pin, lost: None };
+            *condition = Condition::Pinned { pin, without_pin, lost: None };
         });
     }
 
     /// Unpins the service; it is examined again unless its document is invalid.
     pub fn unpinned(&self) {
         self.condition.send_if_modified(|condition| match std::mem::replace(condition, Condition::Pending) {
-            Condition::Pinned { since, without_pin: WithoutPin::Unhealthy { step, reason }, .. } if self.is_refused => {
-                *condition = Condition::Unhealthy { since, step, reason };
+            Condition::Pinned { pin, without_pin: WithoutPin::Unhealthy { step, reason }, .. } if self.is_refused => {
+                *condition = Condition::Unhealthy { since: pin.since, step, reason };
                 true
             }
             Condition::Pinned { .. } => {

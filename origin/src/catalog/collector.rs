@@ -85,10 +85,10 @@ impl CatalogCollector {
         let mut shown = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *shown);
         for service in snapshot.services.values().filter(|it| snapshot.owns(&it.repository)) {
-            if let Condition::Pinned { since, .. } = service.condition() {
+            if let Condition::Pinned { pin, .. } = service.condition() {
                 let gauge = self.metrics.pinned.with_label_values(&[service.name.as_str()]);
                 #[expect(clippy::cast_precision_loss, reason = "seconds")]
-                gauge.set(unix_seconds(since) as f64);
+                gauge.set(unix_seconds(pin.since) as f64);
                 shown.insert(service.name.clone());
             }
         }

@@ -157,8 +157,8 @@ impl Reconciler {
                     tracing::error!(service = %name, %error, "the service cannot be created");
                 };
                 let service = service.inspect_err(cannot_be).ok()?;
-                if let Some(since) = started.pins.remove(name) {
-                    service.pinned(since);
+                if let Some(pin) = started.pins.remove(name) {
+                    service.pinned(pin);
                 }
                 if let Some(refused) = defined.document.refused().filter(|refused| before.owns(&refused.repository)) {
                     service.mark_failed("document", refused.reason.clone(), SystemTime::now());
@@ -418,7 +418,10 @@ impl Reconciler {
         for (name, descriptor) in published.current {
             let Some(service) = snapshot.services.get(&name) else { continue };
             match published.pins.get(&name) {
-                Some(since) if !service.is_pinned() => service.pinned(*since),
+                // Of an owned one the publisher says it.
+                Some(pin) if !service.is_pinned() || (!is_owned && service.pin().as_ref() != Some(pin)) => {
+                    service.pinned(pin.clone());
+                }
                 None if !is_owned => service.unpinned(),
                 _ => {}
             }

@@ -150,6 +150,8 @@ async fn versions_are_listed_compared_rolled_back_and_unpinned() {
     let order = json!({ "revision": commit, "generation": new.publication().generation, "reason": reason });
     let back = operator.send(Method::POST, "/v1/services/shop-prod/rollback", &[], Some(order)).await;
     assert_eq!((back.status.as_u16(), &back.body["status"]["condition"]), (200, &json!("pinned")), "{back:?}");
+    let pinned = &back.body["status"]["pinned"];
+    assert_eq!((&pinned["by"], &pinned["reason"]), (&json!("operator-1"), &json!(reason)));
     assert_eq!(node.descriptor().await.publication().digest, from);
     let history = operator.get("/v1/services/shop-prod/history").await;
     let newest = &history.body["publications"][0];

@@ -44,6 +44,7 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
 
     let node = home.start(home.config(&upstream.url())).await;
     assert_eq!(node.descriptor().await.bytes(), back.bytes());
+    assert_eq!(node.status().await["services"][0]["pinned"]["by"], "ann", "a restart forgets nobody");
     let mut condition = node.running.condition(&service()).unwrap();
     assert!(matches!(*condition.borrow(), Condition::Pinned { .. }), "from the first moment");
     let looked_at = |now: &Condition| matches!(now, Condition::Pinned { without_pin: WithoutPin::At(at), .. } if at.commit().as_ref() == Some(&pushed));

@@ -21,7 +21,7 @@ use crate::request::{Outcome, VersionChange};
 use crate::stored::history_line::{Line, Why};
 use crate::stored::page::{self, Page};
 use crate::stored::record::RepositoryRecord;
-use crate::stored::row::{Pin, Row, StoredVersion, from_unix, parsed, unix_milliseconds};
+use crate::stored::row::{Pin, Row, StoredVersion, parsed, unix_milliseconds};
 
 /// Options that apply to every change.
 #[derive(Debug, Clone)]
@@ -69,8 +69,8 @@ pub(crate) enum Change {
     Revised(Descriptor),
     /// The draft changes nothing. The stored descriptor may still be newer than the one in memory.
     Current(Descriptor),
-    /// Pinned since then.
-    Pinned(SystemTime),
+    /// Pinned by an operator.
+    Pinned(weir_source::Pin),
     Unpinned,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Draft<'a> {
         }
         let show = |change| VisibleChange { service: service.clone(), change };
         if let (Some(pin), Some(current)) = (&row.pin, &current) {
-            let changes = [Change::Pinned(from_unix(pin.since)), Change::Current(current.clone())];
+            let changes = [Change::Pinned(pin.shown()), Change::Current(current.clone())];
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
         }
         let now = self.rules.clocks.bounded(now, Instant::now());
@@ -248,8 +248,9 @@ impl<'a> Draft<'a> {
         let stays = current.filter(|current| digest.is_none_or(|digest| current.publication().digest == *digest));
         let ended = if stays.is_some() { self.ended(&row, change.now)? } else { None };
         let since = row.pin.as_ref().map_or(unix_milliseconds(change.now), |pin| pin.since);
-        row.pin = Some(Pin { since, author: change.author.clone() });
-        let mut shown = vec![Change::Pinned(from_unix(since))];
+        let pin = Pin { since, author: change.author.clone() };
+        let mut shown = vec![Change::Pinned(pin.shown())];
+        row.pin = Some(pin);
         match (stays, digest) {
             (Some(current), _) => {
                 let is_again = ended.is_some();

@@ -7,11 +7,12 @@ use std::time::{Instant, SystemTime};
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_source::Pin;
 use weir_store::Version;
 use weir_tarball::ContentKey;
 
 use super::record::RepositoryRecord;
-use super::row::{Row, from_unix};
+use super::row::{self, Row};
 
 /// Why and since when nothing new is published for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +52,7 @@ pub(crate) struct KnownService {
     /// See [`Row::generation_for_all`].
     pub(crate) generation_for_all: Generation,
     pub(crate) current: Option<KnownVersion>,
-    pub(crate) pinned_since: Option<SystemTime>,
+    pub(crate) pin: Option<Pin>,
     pub(crate) retained: Vec<KnownRetained>,
     /// Another key whose build had the current digest. Kept in memory only; a restart costs one build.
     pub(crate) other_key: Option<ContentKey>,
@@ -129,7 +130,7 @@ impl KnownService {
         Self {
             generation: row.generation,
             generation_for_all: row.generation_for_all(),
-            pinned_since: row.pin.as_ref().map(|pin| from_unix(pin.since)),
+            pin: row.pin.as_ref().map(row::Pin::shown),
             retained: retained.collect(),
             other_key: None,
             is_tombstone: row.is_tombstone(),
@@ -192,8 +193,8 @@ pub struct Retired {
 pub struct Started {
     /// The current descriptors of the configured services.
     pub current: HashMap<ServiceName, Descriptor>,
-    /// Since when each pinned service is pinned.
-    pub pins: HashMap<ServiceName, SystemTime>,
+    /// What holds each pinned service.
+    pub pins: HashMap<ServiceName, Pin>,
     /// Services that were retired.
     pub retired: Vec<Retired>,
 }
@@ -208,7 +209,7 @@ impl Started {
             if self.current.get(service).is_none_or(is_newer) {
                 self.current.insert(service.clone(), Descriptor::clone(descriptor));
                 self.pins.remove(service);
-                self.pins.extend(known.pinned_since.map(|since| (service.clone(), since)));
+                self.pins.extend(known.pin.clone().map(|pin| (service.clone(), pin)));
             }
         }
     }

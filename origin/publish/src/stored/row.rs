@@ -104,6 +104,14 @@ pub(crate) struct Definition {
     pub(crate) document: Value,
 }
 
+impl Pin {
+    /// As the service has it.
+    pub(crate) fn shown(&self) -> weir_source::Pin {
+        let Author { by, reason } = self.author.clone();
+        weir_source::Pin { since: from_unix(self.since), by, reason }
+    }
+}
+
 impl Row {
     /// An empty row.
     pub(crate) fn new(service: ServiceName) -> Self {

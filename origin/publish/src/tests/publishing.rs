@@ -141,7 +141,7 @@ async fn pins_and_rollbacks_are_in_the_history() {
     assert_eq!(current(&shop_prod), rolled_back);
 
     let (publisher, started) = store.start(&["shop-prod"]).await;
-    assert_eq!(started.pins[&name("shop-prod")], at(4));
+    assert_eq!(started.pins[&name("shop-prod")].since, at(4));
     assert!(publisher.unpin(&shop_prod, change("bob", 6)).await.unwrap());
     assert!(!publisher.unpin(&shop_prod, change("bob", 6)).await.unwrap());
     let history = publisher.queries.history(&shop(), &name("shop-prod"), None, 10).await.unwrap();

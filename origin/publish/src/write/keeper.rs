@@ -163,7 +163,7 @@ impl Keeper {
             }
         };
         match change {
-            Change::Pinned(since) => service.pinned(since),
+            Change::Pinned(pin) => service.pinned(pin),
             Change::Unpinned => service.unpinned(),
             Change::Current(descriptor) => service.show(descriptor, announce),
             Change::Revised(descriptor) => {

@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn nothing_is_fetched_for_a_pinned_service_unless_a_build_wants_it() {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
-        services[0].pinned(std::time::SystemTime::now());
+        services[0].pinned(crate::Pin { since: std::time::SystemTime::now(), by: None, reason: None });
         state.list(listing(&services[0], "1.1.0", Some(1)));
         assert!(all_needed(&state, &services, |_| false, now).is_empty());
         let revision = state.followed(&services[0], None).unwrap().1;
