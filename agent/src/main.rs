@@ -78,12 +78,7 @@ async fn examine(args: DoctorArgs) -> ExitCode {
         Ok(config) => config,
         Err(error) => return failure::invalid(PROGRAM, error),
     };
-    let report = doctor(&config).await;
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&report).expect("findings are plain data")),
-        false => print!("{report}"),
-    }
-    if report.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    doctor(&config).await.print(args.json)
 }
 
 /// Prints what a command did.

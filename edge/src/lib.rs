@@ -12,6 +12,7 @@ mod api_error;
 mod catalog;
 pub mod check;
 pub mod config;
+pub mod doctor;
 mod edge;
 mod heartbeats;
 mod listener;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
+use weir_edge::doctor::doctor;
 use weir_edge::{Config, check};
 use weir_runtime::admin::STATUS_SOCKET;
 use weir_runtime::config_watch::ConfigWatch;
@@ -37,6 +38,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Check names, ports, certificates, clocks and the disk
+    ///
+    /// It works beside a running edge and changes nothing. Exit code 0: no check failed. 1: one did. 2: the configuration is
+    /// invalid.
+    Doctor {
+        /// The configuration file
+        #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
+        config: PathBuf,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
     /// Show what the running process says of itself
     ///
     /// It asks the process through a socket in the folder of its cache, so it needs no admin listener, no token and no other
@@ -55,6 +68,7 @@ const EXAMPLES: &str = "\
 Examples:
   weir-edge --config edge.toml
   weir-edge --config edge.toml --check-config
+  weir-edge doctor --config edge.toml
   weir-edge status --config edge.toml
 
 SIGTERM drains: requests in flight are finished. Changed certificates and keys are reloaded within
@@ -67,11 +81,20 @@ const PROGRAM: &str = "weir-edge";
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { config: file, check_config, command } = Arguments::parse();
-    if let Some(Command::Status { config, json }) = command {
-        return match Config::read(&config) {
-            Ok(config) => status_command::run(PROGRAM, &config.cache.dir.join(STATUS_SOCKET), json).await,
-            Err(error) => failure::invalid(PROGRAM, error),
-        };
+    match command {
+        Some(Command::Doctor { config, json }) => {
+            return match Config::load(&config) {
+                Ok(config) => doctor(&config).await.print(json),
+                Err(error) => failure::invalid(PROGRAM, error),
+            };
+        }
+        Some(Command::Status { config, json }) => {
+            return match Config::read(&config) {
+                Ok(config) => status_command::run(PROGRAM, &config.cache.dir.join(STATUS_SOCKET), json).await,
+                Err(error) => failure::invalid(PROGRAM, error),
+            };
+        }
+        None => {}
     }
     let file = file.unwrap_or_default();
     if check_config {

@@ -15,6 +15,7 @@ mod delivery;
 mod deltas;
 mod diff;
 mod disk_watch;
+mod doctor;
 mod edge_api;
 mod event_log;
 mod families;
@@ -47,6 +48,7 @@ pub use access::SentList;
 #[cfg(feature = "fuzzing")]
 pub use catalog::fuzz_document;
 pub use check_config::check_config;
+pub use doctor::doctor;
 /// Proves that an engine can hold the records of several origins.
 pub mod proof {
     pub use weir_store::proof::{Proof, ProofError};

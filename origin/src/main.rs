@@ -48,6 +48,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Check(check_command::CheckArguments),
+    Doctor(DoctorArguments),
     Keys(keys_command::KeysArguments),
     Status(StatusArguments),
     Verify(verify_command::VerifyArguments),
@@ -67,11 +68,26 @@ struct StatusArguments {
     json: bool,
 }
 
+/// Checks names, ports, certificates, the store and the disk.
+///
+/// It works beside a running origin and changes nothing. Of upstreams it checks that their hosts have addresses and accept
+/// connections. Exit codes: 0 no check failed; 1 one did; 2 the configuration is invalid.
+#[derive(Debug, clap::Args)]
+struct DoctorArguments {
+    /// The configuration of an origin.
+    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// Prints one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   weir-origin --config origin.toml
   weir-origin --config origin.toml --check-config
   weir-origin check --config origin.toml
+  weir-origin doctor --config origin.toml
 
 SIGTERM drains: requests in flight are finished. SIGHUP reloads certificates, and the repositories and services of the
 file. /livez, /readyz, /metrics and /status are on `admin_listen`.
@@ -84,6 +100,12 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Check(arguments)) => return check_command::run(&arguments).await,
+        Some(Command::Doctor(DoctorArguments { config, json })) => {
+            return match Config::load(&config) {
+                Ok(config) => weir_origin::doctor(&config).await.print(json),
+                Err(error) => failure::invalid(PROGRAM, error),
+            };
+        }
         Some(Command::Keys(arguments)) => return failure::exit_code(PROGRAM, keys_command::run(arguments)),
         Some(Command::Status(StatusArguments { config, json })) => {
             return match Config::read(&config) {

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use http::{HeaderMap, Method, StatusCode};
 use weir_protocol::batch_poll::{BatchPoll, MAX_BATCH_BYTES};
 use weir_protocol::route::Route;
+use weir_runtime::doctor::Findings;
 
-use super::Findings;
 use crate::config::{Config, ServiceList};
 use crate::edge_client::{Edge, RequestError, Response, TarballRequest};
 use crate::fetch::problem_detail;

@@ -6,10 +6,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use bytesize::ByteSize;
-use rustix::fs::{Access, access, statvfs};
+use rustix::fs::{Access, access};
+use weir_runtime::doctor::{Finding, Findings};
 use weir_runtime::writable_directory;
 
-use super::{Finding, Findings};
 use crate::check;
 use crate::config::Config;
 
@@ -18,19 +18,7 @@ const LITTLE_SPACE: ByteSize = ByteSize::gib(1);
 
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     let mut findings = Findings::new("this machine");
-    let files = check::files(config);
-    for error in &files.errors {
-        findings.fail("configuration", error, "Correct the file, or the key that names it.");
-    }
-    for missing in &files.missing {
-        findings.warn("configuration", missing, "Put the token there: it is read for each request.");
-    }
-    for warning in &files.warnings {
-        findings.warn("configuration", warning, "Take the permissions away from other users.");
-    }
-    if findings.found.is_empty() {
-        findings.ok("configuration", "all files that it names can be used");
-    }
+    findings.files(&check::files(config));
     disk(&mut findings, &config.root);
     findings.found
 }
@@ -56,25 +44,8 @@ fn disk(findings: &mut Findings, root: &Path) {
         }
         Err(error) => return findings.fail("disk", format!("{shown} cannot be listed: {error}"), "Correct its mode."),
     }
-    match statvfs(root) {
-        Ok(of) => {
-            let free = ByteSize::b(of.f_bavail.saturating_mul(of.f_frsize));
-            let message = format!("{shown} is writable, has symlinks, and {free} are free");
-            if of.f_files > 0 && of.f_favail == 0 {
-                findings.fail(
-                    "disk",
-                    format!("{shown}: no inode is free"),
-                    "Remove files, or use a larger file system.",
-                );
-            } else if free < LITTLE_SPACE {
-                let advice = "Make sure that the current, the previous and the next release fit, and a tarball.";
-                findings.warn("disk", message, advice);
-            } else {
-                findings.ok("disk", message);
-            }
-        }
-        Err(error) => findings.warn("disk", format!("the free space of {shown} is unknown: {error}"), "Look at `df`."),
-    }
+    let purpose = "the current, the previous and the next release fit, and a tarball";
+    findings.free_space(root, "is writable, has symlinks", LITTLE_SPACE, purpose);
 }
 
 /// Replaces a symlink as a switch does.

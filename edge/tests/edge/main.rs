@@ -16,6 +16,7 @@ mod conditions;
 mod damage;
 mod deltas;
 mod disk_failures;
+mod doctor;
 mod drain;
 mod explain;
 mod fills;

@@ -24,6 +24,7 @@ mod composed;
 mod configuration;
 mod damage;
 mod disks;
+mod doctor;
 mod dry_runs;
 mod events;
 mod helm_repository;

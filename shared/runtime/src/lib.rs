@@ -13,6 +13,7 @@ pub mod config_watch;
 pub mod cross_site;
 mod delegate;
 pub mod directory_lock;
+pub mod doctor;
 pub mod durable_file;
 pub mod failure;
 pub mod file_check;
