@@ -316,13 +316,20 @@ impl ServiceDirectory {
         Err(ReleaseError::NotKept { digest })
     }
 
-    /// The newest kept release of a digest that has its bytes. All of them are read.
+    /// The newest kept release of a digest that has its bytes, and the modes that it would get now. All of it is read.
     ///
     /// # Errors
     /// The disk fails.
     pub fn kept(&self, digest: TarballDigest) -> Result<Option<ReleaseName>, ReleaseError> {
+        let ReleaseOptions { limits, modes, .. } = self.options;
         for name in self.kept_of(digest)? {
-            if self.has_bytes_of_digest(name)? {
+            let path = self.release_path(name);
+            if self.has_bytes_of_digest(name)?
+                && let Ok(tar) = RebuiltTar::open(&path, limits.max_bytes)
+                && compare(tar, &path, modes)?.is_none()
+            {
+                // An earlier process may have been killed before its name was on disk.
+                sync_directory(&self.path.join(RELEASES))?;
                 return Ok(Some(name));
             }
         }

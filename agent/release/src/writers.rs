@@ -67,15 +67,20 @@ impl Unpacking<'_> {
         let has_failed = Arc::new(AtomicBool::new(false));
         thread::scope(|scope| {
             let writers: Vec<_> = (0..count)
-                .map(|_| {
+                .map_while(|_| {
                     let (files, has_failed) = (files.clone(), &has_failed);
-                    scope.spawn(move || {
+                    let write = move || {
                         let written = self.write_files(&files);
                         has_failed.fetch_or(written.is_err(), Ordering::Relaxed);
                         written
-                    })
+                    };
+                    // Where no more threads may be started, fewer do it.
+                    thread::Builder::new().spawn_scoped(scope, write).ok()
                 })
                 .collect();
+            if writers.is_empty() {
+                return Err(TarError::Read(io::Error::other("no thread can be started to unpack it")));
+            }
             // Once all writers have ended, nothing is sent in vain.
             drop(files);
             let mut to = Writers { queue, batch: Vec::new(), has_failed: has_failed.clone() };

@@ -1,5 +1,6 @@
 //! One request for all services, and the events of an edge.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use http::{Method, Version};
@@ -67,12 +68,18 @@ async fn a_kept_release_that_nobody_changed_is_not_fetched_again() {
     config.spread = Duration::ZERO;
     let mut agent = Agent::with_release(config).await;
     until_streams(&edge.answers, 1).await;
-    for (content, is_changed, is_fetched) in [("two", false, true), ("one", false, false), ("two", true, true)] {
+    for (content, is_changed, is_fetched) in
+        [("two", None, true), ("one", None, false), ("two", Some("its bytes"), true), ("one", Some("its mode"), true)]
+    {
         let (digest, _) = edge.answers.publish(&shop(), with_content(content));
-        if is_changed {
-            let kept = world.service_dir().join("releases").join(digest.to_string()).join("content");
-            std::fs::remove_file(&kept).unwrap();
-            std::fs::write(&kept, "owt").unwrap();
+        let kept = world.service_dir().join("releases").join(digest.to_string()).join("content");
+        match is_changed {
+            Some("its bytes") => {
+                std::fs::remove_file(&kept).unwrap();
+                std::fs::write(&kept, "owt").unwrap();
+            }
+            Some(_) => std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o666)).unwrap(),
+            None => {}
         }
         edge.answers.forget();
         edge.answers.send(AgentEventKind::Changed(edge.answers.row(&shop())));
