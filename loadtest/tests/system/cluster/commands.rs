@@ -89,7 +89,7 @@ async fn commands() -> anyhow::Result<()> {
 
     weir.says("get members -o wide", &["origin-1", "origin-2", name]).await?;
     weir.says(&format!("describe member {owner}"), &["active", name, "healthy"]).await?;
-    weir.until("describe edge edge-1", "PROBLEM").await?;
+    weir.until("describe edge edge-1", "none of its agents").await?;
     weir.says(&format!("get services {name}"), &["following", &first[..12]]).await?;
     weir.says(&format!("describe repository {name}"), &["healthy", name]).await?;
     weir.says("get repositories", &["healthy"]).await?;
