@@ -65,6 +65,11 @@ impl Signer {
 
     /// A referrer as `cosign sign` pushes it. Returns its descriptor.
     fn push_bundle(&self, registry: &RegistryServer, digest: &str, predicate: &str) -> Value {
+        registry.push(NAME, "pushed-by-digest", &self.bundle(registry, digest, predicate))
+    }
+
+    /// The manifest of a referrer.
+    fn bundle(&self, registry: &RegistryServer, digest: &str, predicate: &str) -> Value {
         let subject = json!({ "digest": { "sha256": digest.trim_start_matches("sha256:") } });
         let statement = json!({ "_type": "https://in-toto.io/Statement/v1", "subject": [subject], "predicateType": predicate, "predicate": {} }).to_string();
         let payload_type = "application/vnd.in-toto+json";
@@ -73,7 +78,7 @@ impl Signer {
         let bundle = json!({ "mediaType": BUNDLE, "verificationMaterial": { "publicKey": { "hint": "x" } }, "dsseEnvelope": envelope });
         let mut manifest = registry.artifact(EMPTY, &[registry.blob(BUNDLE, bundle.to_string().as_bytes())]);
         (manifest["artifactType"], manifest["subject"]) = (BUNDLE.into(), json!({ "digest": digest }));
-        registry.push(NAME, "pushed-by-digest", &manifest)
+        manifest
     }
 }
 
@@ -308,9 +313,11 @@ async fn what_listed_keys_signed_is_published_with_the_manifest_and_signed_by_th
     let attestation = "https://spdx.dev/Document";
     let bundle = alice.push_bundle(&registry, &at_tag, attestation);
     refer_by_tag(&registry, &at_tag, std::slice::from_ref(&bundle));
+    let mut attested = alice.bundle(&registry, &bundled, attestation);
+    attested["annotations"] = json!({ "dev.sigstore.bundle.predicateType": attestation });
     let referrers = [
         mallory.push_bundle(&registry, &bundled, SIGN),
-        alice.push_bundle(&registry, &bundled, attestation),
+        registry.push(NAME, "pushed-by-digest", &attested),
         alice.push_bundle(&registry, &bundled, SIGN),
     ];
     refer_by_tag(&registry, &bundled, &referrers);
@@ -332,12 +339,12 @@ async fn what_listed_keys_signed_is_published_with_the_manifest_and_signed_by_th
         |attached: &[(String, Attached)]| attached.iter().map(|(digest, _)| digest.clone()).collect::<Vec<_>>();
     let of_tag = attached(&node, "at-tag").await;
     let tags: Vec<_> = of_tag.iter().map(|(_, it)| it.tag.clone()).collect();
-    assert_eq!(tags, [None, Some(at_tag.replace(':', "-") + ".sig"), None], "the last is the publication");
-    assert_eq!(of_tag[0].0, digest(&bundle));
+    assert_eq!(tags, [Some(at_tag.replace(':', "-") + ".sig"), None, None], "the last is the publication");
+    assert_eq!(of_tag[1].0, digest(&bundle));
     let published = of_tag.last().unwrap().1.clone();
     assert_eq!(published.artifact_type, PUBLICATION_ARTIFACT_TYPE);
     let of_bundled = digests(&attached(&node, "bundled").await);
-    assert_eq!(of_bundled[..of_bundled.len() - 1], [digest(&referrers[1]), digest(&referrers[2])]);
+    assert_eq!(of_bundled[..of_bundled.len() - 1], [digest(&referrers[2]), digest(&referrers[1])]);
     assert_eq!(attached(&node, "indexed").await.len(), 1);
     node.stop().await;
 
@@ -356,8 +363,65 @@ async fn what_listed_keys_signed_is_published_with_the_manifest_and_signed_by_th
         attached(&node, service).await.into_iter().map(kind).collect::<Vec<_>>()
     };
     // A bundle of the origin would hide the upstream's signature at the tag from cosign 3.
-    assert_eq!(kinds("at-tag").await, ["tag", "bundle", "tag", "publication"]);
+    assert_eq!(kinds("at-tag").await, ["tag", "tag", "bundle", "publication"]);
     assert_eq!(kinds("bundled").await, ["tag", "bundle", "bundle", "bundle", "publication"]);
     assert_eq!(kinds("indexed").await, ["publication"], "nothing was verified of its manifest");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_unsigned_is_published_beside_a_signature_and_junk_hides_none() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    let (alice, mallory, key) = (Signer::new(), Signer::new(), home.file("alice.pub"));
+    alice.write(&key);
+    let [digest, other] = ["stable", "other"].map(|tag| registry.push_archive(NAME, tag, &[("map.yaml", tag)]));
+    let [unsigned, signature] =
+        [registry.blob("text/plain", b"unsigned"), alice.payload(&registry, &digest, &json!({}))];
+    let foreign = mallory.payload(&registry, &digest, &json!({}));
+    push_payloads(&registry, &digest, &[unsigned.clone(), foreign, signature.clone()]);
+    let mut beside = alice.bundle(&registry, &digest, SIGN);
+    beside["layers"].as_array_mut().unwrap().push(unsigned);
+    let mut elsewhere = alice.bundle(&registry, &digest, SIGN);
+    elsewhere["subject"]["digest"] = other.into();
+    let bundle = alice.push_bundle(&registry, &digest, SIGN);
+    let mut referrers = [beside, elsewhere].map(|it| registry.push(NAME, "pushed-by-digest", &it)).to_vec();
+    referrers.extend([bundle.clone(), bundle.clone()]);
+    // More than are looked at.
+    referrers.extend((0..60).map(|_| mallory.push_bundle(&registry, &digest, SIGN)));
+    refer_by_tag(&registry, &digest, &referrers);
+    let mut config = config(&home, &registry.url(NAME), &policy(&[&key]), &[("shop", "stable")]);
+    config.oci.enabled = true;
+    let node = home.start(config).await;
+    let attached = node.published_of("shop", |_| true).await.attached();
+    let [at_tag, referrer] = &attached[..] else { panic!("{attached:?}") };
+    assert_eq!(at_tag.tag, Some(digest.replace(':', "-") + ".sig"));
+    assert_eq!(serde_json::from_slice::<Value>(&at_tag.manifest).unwrap()["layers"], json!([signature]));
+    assert_eq!(format!("sha256:{}", referrer.sha256), bundle["digest"].as_str().unwrap());
+    let unsigned = weir_protocol::digest::Sha256::of(b"unsigned");
+    assert!(attached.iter().all(|it| it.blob(&unsigned).is_none()));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn attestations_that_cannot_be_fetched_are_requested_again_and_then_missing() {
+    let (home, registry, alice) = (Home::new(), RegistryServer::start(None), Signer::new());
+    let key = home.file("alice.pub");
+    alice.write(&key);
+    let digest = registry.push_archive(NAME, "stable", &[("map.yaml", "a: 1")]);
+    alice.push_payload(&registry, &digest, &json!({}));
+    registry.set(|behavior| behavior.pauses = Some(".att"));
+    let mut policy = policy(&[&key]);
+    (policy["poll_interval"], policy["min_poll_interval"]) = ("1s".into(), "0s".into());
+    let mut config = config(&home, &registry.url(NAME), &policy, &[("shop", "stable")]);
+    config.oci.enabled = true;
+    let node = home.start(config).await;
+    let reason = failure(&node, "shop").await;
+    let expected =
+        "artifact `stable` is not complete: what is attached to the manifest of artifact `stable` cannot be fetched";
+    assert!(reason.contains(expected), "{reason}");
+    let attached = node.published_of("shop", |_| true).await.attached();
+    assert_eq!(attached.into_iter().map(|it| it.tag).collect::<Vec<_>>(), [Some(digest.replace(':', "-") + ".sig")]);
+    let requests = registry.requests();
+    assert_eq!(requests.iter().filter(|it| it.contains(".att")).count(), 3, "{requests:?}");
     node.stop().await;
 }

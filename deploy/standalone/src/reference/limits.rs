@@ -135,7 +135,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | manifest of an OCI form | {shared/protocol/src/oci.rs MAX_MANIFEST_BYTES} |  | the chart or artifact is published as files |
 | blobs beside the archive of a chart or an artifact, for its OCI form | {origin/source/src/oci/whole.rs MAX_OTHERS} of {origin/source/src/oci/whole.rs MAX_OTHER_BYTES} |  | it is published as files |
 | `Chart.yaml` of a chart of a Helm repository, for its OCI form | {origin/source/src/helm/metadata.rs MAX_METADATA_BYTES} |  | it is published as files |
-| fetches of an artifact of whose manifest something cannot be had | {origin/source/src/artifact/whole.rs LASTING} |  | it is published as files |
+| fetches of an artifact of whose manifest something cannot be had | {origin/source/src/artifact/whole.rs LASTING} |  | it is published as files, or without what is attached to the manifest |
 | signatures and attestations of an artifact, for its OCI form | {origin/source/src/oci/attachments.rs MAX_ATTACHED_BYTES} together |  | what does not fit is left out |
 | requests for signatures in each place that cosign uses | {origin/source/src/oci/cosign.rs MAX_REQUESTS} |  | further ones are not looked at |
 | an upstream's report of a refusal | {origin/upstream/src/http/report.rs MAX_BYTES} are read, within {origin/upstream/src/http/report.rs TIMEOUT}; {origin/upstream/src/server_report.rs MAX_CHARS} characters are shown |  | the rest is left out |

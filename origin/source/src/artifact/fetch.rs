@@ -44,7 +44,8 @@ impl ArtifactSource {
     ) -> Result<Fetched, UpstreamError> {
         let failed = |retry, reason: &dyn std::fmt::Display| {
             let failure = ServiceFailure::transient("fetch", format!("{} {reason}", chosen.label));
-            Ok(Err(NotFetched { failure: ServiceFailure { retry, ..failure }, retry_after: None }))
+            let failure = ServiceFailure { retry, ..failure };
+            Ok(Err(NotFetched { failure, retry_after: None, is_incomplete: false }))
         };
         let needed = self.shared.min_free.saturating_add(chosen.blob.bound());
         if let Err(reason) = free_disk::require_room(&self.shared.data_dir, needed) {
@@ -93,7 +94,7 @@ impl ArtifactSource {
         let beside = match keeps.then(|| self.beside(client, chosen, &sha256)).transpose() {
             Ok(None) => None,
             Ok(Some(Ok(beside))) => beside,
-            Ok(Some(Err(reason))) => return failed(RetryPolicy::BackOff, &format_args!("is not complete: {reason}")),
+            Ok(Some(Err(reason))) => return Ok(Err(NotFetched::incomplete(chosen, &reason))),
             Err(error) if is_of_all(&error, client, chosen) => return Err(error),
             Err(error) => return Ok(Err(NotFetched::by(chosen, "fetch", &error))),
         };

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use weir_protocol::digest::Sha256;
-use weir_protocol::oci::Attachment;
 use weir_upstream::VerifyConfig;
 
 use super::Chosen;
@@ -62,15 +61,8 @@ pub(super) struct Signatures {
     policy: Option<Policy>,
     /// The digests of the archives, as their signers state them.
     checked: HashMap<Chosen, Result<Sha256, Failed>>,
-    kept: HashMap<Chosen, Kept>,
-}
-
-/// What was verified of a version and is published with it.
-pub(super) enum Kept {
-    /// Of a chart that has it alongside the archive.
-    Provenance(Vec<u8>),
-    /// What cosign signed in a registry.
-    Attachments(Vec<Attachment>),
+    /// The provenances of charts that have them alongside the archive. They are published with the archive.
+    provenances: HashMap<Chosen, Vec<u8>>,
 }
 
 impl Signatures {
@@ -78,7 +70,7 @@ impl Signatures {
     pub(super) fn set_policy(&mut self, policy: Option<Policy>) {
         if self.policy != policy {
             self.checked.clear();
-            self.kept.clear();
+            self.provenances.clear();
             self.policy = policy;
         }
     }
@@ -86,7 +78,7 @@ impl Signatures {
     /// Forgets what no service follows any more.
     pub(super) fn retain(&mut self, is_followed: impl Fn(&Chosen) -> bool) {
         self.checked.retain(|chosen, _| is_followed(chosen));
-        self.kept.retain(|chosen, _| is_followed(chosen));
+        self.provenances.retain(|chosen, _| is_followed(chosen));
     }
 
     /// Whether a version must be checked now.
@@ -105,17 +97,24 @@ impl Signatures {
     /// Makes a version be checked again: its archive is not the signed one, and the provenance may be repaired meanwhile.
     pub(super) fn forget(&mut self, chosen: &Chosen) {
         self.checked.remove(chosen);
-        self.kept.remove(chosen);
+        self.provenances.remove(chosen);
     }
 
-    /// Keeps what was verified, to publish it.
-    pub(super) fn keep(&mut self, chosen: &Chosen, kept: Kept) {
-        self.kept.insert(chosen.clone(), kept);
+    /// Keeps a provenance that was verified, to publish it.
+    pub(super) fn keep(&mut self, chosen: &Chosen, provenance: Vec<u8>) {
+        self.provenances.insert(chosen.clone(), provenance);
     }
 
-    /// What was verified of a version.
-    pub(super) fn kept(&self, chosen: &Chosen) -> Option<&Kept> {
-        self.kept.get(chosen)
+    /// The provenance of a version, if it is alongside the archive and was verified.
+    pub(super) fn provenance(&self, chosen: &Chosen) -> Option<&Vec<u8>> {
+        self.provenances.get(chosen)
+    }
+
+    /// The keys of cosign that count for a version that was verified.
+    pub(super) fn cosign_keys(&self, chosen: &Chosen) -> Vec<PublicKey> {
+        let keys = self.policy.as_ref().and_then(|policy| policy.keys.as_ref().ok());
+        let keys = keys.filter(|_| self.digest(chosen).is_some());
+        keys.map(|keys| keys.cosign.clone()).unwrap_or_default()
     }
 
     /// Takes the result of a check.

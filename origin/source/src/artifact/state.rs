@@ -92,9 +92,9 @@ impl State {
         due
     }
 
-    /// How often a version could not be fetched.
-    pub(super) fn failures(&self, chosen: &Chosen) -> u32 {
-        self.failed.get(chosen).map_or(0, Failed::times)
+    /// How often a version was fetched, but was incomplete.
+    pub(super) fn incomplete(&self, chosen: &Chosen) -> u32 {
+        self.failed.get(chosen).map_or(0, Failed::incomplete)
     }
 
     /// The version that a service follows, if its signatures must be checked now.
@@ -328,7 +328,7 @@ mod tests {
 
     fn failure(retry: RetryPolicy) -> Fetched {
         let failure = ServiceFailure { retry, ..ServiceFailure::transient("fetch", "it is bad".to_owned()) };
-        Err(NotFetched { failure, retry_after: None })
+        Err(NotFetched { failure, retry_after: None, is_incomplete: false })
     }
 
     fn all_needed(
@@ -369,8 +369,8 @@ mod tests {
         assert_eq!(needed(&state, now).len(), 1, "somebody may have mended the server");
         for (retry_after, seconds) in [(100, 100), (100_000, 1800)] {
             let retry_after = Some(Duration::from_secs(retry_after));
-            let NotFetched { failure, .. } = failure(RetryPolicy::BackOff).unwrap_err();
-            state.fetched(chosen, revision, Err(NotFetched { failure, retry_after }), INTERVAL, now);
+            let failed = NotFetched { retry_after, ..failure(RetryPolicy::BackOff).unwrap_err() };
+            state.fetched(chosen, revision, Err(failed), INTERVAL, now);
             waits(&state, seconds);
         }
         let digest = Sha256::from_bytes([2; 32]);

@@ -9,11 +9,11 @@ use weir_upstream::signatures::{ClearSigned, SignatureError, gpgv};
 use weir_upstream::{FetchProgress, UpstreamError, without_path};
 
 use super::super::helm::{ChartLayers, MAX_PROVENANCE_BYTES, provenance_url, signed_digest};
-use super::super::oci::{OciName, Registry, RegistryError, attachments, verify_cosign};
+use super::super::oci::{OciName, Registry, RegistryError, verify_cosign};
 use super::super::{PollRequest, ServiceFailure};
 use super::fetch::{Shown, is_of_all, of_one};
 use super::not_fetched::NotFetched;
-use super::signatures::{Kept, Policy, not_as_signed};
+use super::signatures::{Policy, not_as_signed};
 use super::state::Unverified;
 use super::{ArtifactSource, Chosen, Location, split};
 
@@ -47,6 +47,7 @@ impl ArtifactSource {
         let verified = verified.map_err(|NotVerified { error, retry_after }| NotFetched {
             failure: ServiceFailure::transient("verify", error.to_string()),
             retry_after,
+            is_incomplete: false,
         });
         let is_valid = verified.is_ok();
         self.state().signatures.checked(chosen, verified, request.config.poll_interval, Instant::now());
@@ -71,15 +72,7 @@ impl ArtifactSource {
             && !keys.cosign.is_empty()
         {
             let registry = self.registry(client, registry)?;
-            let keeps = request.services.iter().any(|service| service.publishes_whole());
-            let verified = verify_cosign(&registry, name, &signed, &keys.cosign).and_then(|verified| {
-                if verified.is_ok() && keeps && chosen.manifest() == Some(signed) {
-                    let attachments = attachments(&registry, name, &signed, &keys.cosign)?;
-                    self.state().signatures.keep(chosen, Kept::Attachments(attachments));
-                }
-                Ok(verified)
-            });
-            let verified = match verified {
+            let verified = match verify_cosign(&registry, name, &signed, &keys.cosign) {
                 Ok(verified) => verified.map_err(|reason| format!("{}: {reason}", chosen.label)),
                 Err(error) => match error.of_all(name) {
                     error if is_of_all(&error, client, chosen) => return Err(error),
@@ -97,7 +90,7 @@ impl ArtifactSource {
         };
         let signed = self.signed_digest(client, policy, chosen, &document);
         if signed.is_ok() && matches!(chosen.blob.at, Location::Url(_)) {
-            self.state().signatures.keep(chosen, Kept::Provenance(document));
+            self.state().signatures.keep(chosen, document);
         }
         Ok(signed.map_err(NotVerified::from).and_then(|signed| match known.filter(|known| *known != signed) {
             None => Ok(signed),

@@ -4,17 +4,17 @@ use std::fs::File;
 use std::io;
 
 use weir_protocol::digest::Sha256;
-use weir_protocol::oci::{Attachment, UpstreamManifest};
+use weir_protocol::oci::UpstreamManifest;
 use weir_upstream::UpstreamError;
 use weir_upstream::http::Client;
 
 use super::super::archive::{Original, Spool, WholeFile};
 use super::super::helm::{ARCHIVE, CONFIG, ChartTag, MAX_METADATA_BYTES, PROVENANCE, chart_config};
-use super::super::oci::{MAX_OTHER_BYTES, OciName, Registry, RegistryError, WholeManifest};
-use super::signatures::Kept;
+use super::super::oci::{MAX_OTHER_BYTES, OciName, Registry, RegistryError, WholeManifest, attachments};
 use super::{ArtifactSource, Chosen, Location};
 
-/// An artifact of whose manifest something cannot be had so many times is published as files.
+/// An artifact of whose manifest something cannot be had so many times is published as files, or without what is attached to
+/// the manifest.
 const LASTING: u32 = 3;
 
 /// What is published beside an archive.
@@ -39,10 +39,9 @@ impl ArtifactSource {
     ) -> Result<Result<Option<Beside>, String>, UpstreamError> {
         let (url, name, reference) = match &chosen.blob.at {
             Location::Url(_) => {
-                let others = match self.state().signatures.kept(chosen) {
-                    Some(Kept::Provenance(it)) => vec![(Sha256::of(it), PROVENANCE.to_owned(), it.clone())],
-                    _ => Vec::new(),
-                };
+                let state = self.state();
+                let provenance = state.signatures.provenance(chosen).into_iter();
+                let others = provenance.map(|it| (Sha256::of(it), PROVENANCE.to_owned(), it.clone())).collect();
                 return Ok(Ok(Some(Beside { manifest: None, archive_type: ARCHIVE.to_owned(), others })));
             }
             Location::Tag(ChartTag { registry, name, tag, .. }) => (registry, name, tag.clone()),
@@ -52,22 +51,53 @@ impl ArtifactSource {
             }
         };
         let registry = self.registry(client, url)?;
-        let attachments = match self.state().signatures.kept(chosen) {
-            // What is signed may be the index that names the manifest.
-            Some(Kept::Attachments(attachments)) if chosen.signed == chosen.manifest() => attachments.clone(),
-            _ => Vec::new(),
-        };
-        match fetch(&registry, (name, &reference), archive, chosen.chart.is_some(), attachments) {
-            Ok(beside) => Ok(Ok(beside)),
-            Err(RegistryError::Upstream(error)) => Err(error),
+        // It may be there in a moment.
+        let is_lasting = self.state().incomplete(chosen) + 1 >= LASTING;
+        let mut beside = match fetch(&registry, (name, &reference), archive, chosen.chart.is_some()) {
+            Ok(beside) => beside,
+            Err(RegistryError::Upstream(error)) => return Err(error),
             Err(error) => {
                 let reason = error.of_one(&format!("something of the manifest of {}", chosen.label))?;
-                // It may be there in a moment.
-                if self.state().failures(chosen) + 1 < LASTING {
+                if !is_lasting {
                     return Ok(Err(reason));
                 }
                 tracing::warn!(reason, "the artifact is published as files only");
-                Ok(Ok(None))
+                return Ok(Ok(None));
+            }
+        };
+        if let Some(Beside { manifest: Some(manifest), .. }) = &mut beside
+            && let Some(reason) = self.attach(&registry, name, chosen, manifest)?
+        {
+            if !is_lasting {
+                return Ok(Err(reason));
+            }
+            tracing::warn!(reason, "the artifact is published without some of what is attached to its manifest");
+        }
+        Ok(Ok(beside))
+    }
+
+    /// Attaches to a manifest what the keys signed. Returns why something may be missing: whoever may push can cause that, and a
+    /// registry that demands a pause has sent all that is needed.
+    fn attach(
+        &self,
+        registry: &Registry<'_>,
+        name: &OciName,
+        chosen: &Chosen,
+        manifest: &mut UpstreamManifest,
+    ) -> Result<Option<String>, UpstreamError> {
+        let keys = self.state().signatures.cosign_keys(chosen);
+        // What is signed may be the index that names the manifest.
+        let signed = chosen.signed.filter(|signed| chosen.manifest() == Some(*signed) && !keys.is_empty());
+        let Some(signed) = signed else { return Ok(None) };
+        let found = attachments(registry, name, &signed, &keys);
+        manifest.attachments = found.read;
+        let what = || format!("what is attached to the manifest of {}", chosen.label);
+        match found.failed {
+            None => Ok(None),
+            Some(RegistryError::Upstream(error @ UpstreamError::Interrupted)) => Err(error),
+            Some(error) => {
+                let reason = error.of_one(&what());
+                Ok(Some(reason.unwrap_or_else(|error| format!("{} cannot be fetched: {error}", what()))))
             }
         }
     }
@@ -78,7 +108,6 @@ fn fetch(
     (name, reference): (&OciName, &str),
     archive: &Sha256,
     is_chart: bool,
-    attachments: Vec<Attachment>,
 ) -> Result<Option<Beside>, RegistryError> {
     let (bytes, digest) = registry.manifest_bytes(name, reference)?;
     // A registry that sends another one is not believed.
@@ -92,7 +121,7 @@ fn fetch(
         Ok((sha256, media_type, bytes))
     });
     let others = fetched.collect::<Result<_, RegistryError>>()?;
-    let manifest = UpstreamManifest { media_type, text: manifest, attachments };
+    let manifest = UpstreamManifest { media_type, text: manifest, attachments: Vec::new() };
     Ok(Some(Beside { manifest: Some(manifest), archive_type, others }))
 }
 

@@ -186,6 +186,6 @@ pub(super) fn may_be_of_cosign(referrer: &Descriptor) -> bool {
     referrer.artifact_type.as_deref().is_none_or(is_known)
 }
 
-fn is_attestation(annotations: &HashMap<String, String>) -> bool {
+pub(super) fn is_attestation(annotations: &HashMap<String, String>) -> bool {
     annotations.get(PREDICATE).is_some_and(|predicate| predicate != SIGNED)
 }
