@@ -75,7 +75,7 @@ pub struct Digests {
     /// The repositories and services of the configuration file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration: Option<String>,
-    /// The public keys that publications are signed with.
+    /// The public keys that publications are signed with, and whether they sign manifests, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing_keys: Option<String>,
 }

@@ -9,7 +9,7 @@ use crate::catalog::version;
 use crate::config::OciConfig;
 
 /// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,
-/// and of the signing keys. `oci` counts once it is on: origins of the release before do not know it.
+/// and of what signs descriptors. `oci` counts once it is on: origins of the release before do not know it.
 pub(crate) fn digests(
     (repositories, services): (&[RepositoryConfig], &[ServiceConfig]),
     oci: OciConfig,
@@ -25,11 +25,13 @@ pub(crate) fn digests(
         true => version(&(repositories, services, oci)),
         false => version(&(repositories, services)),
     };
-    Digests { configuration: Some(configuration), signing_keys: Some(version(&signer.public_keys())) }
+    Digests { configuration: Some(configuration), signing_keys: Some(version(&signer.signs_with())) }
 }
 
 #[cfg(test)]
 mod tests {
+    use weir_protocol::token::SigningKey;
+
     use super::*;
 
     #[test]
@@ -48,5 +50,9 @@ mod tests {
         assert_ne!(one, of(&[repository("a", "ca.pem")]));
         assert_ne!(with(&[], true), of(&[]));
         assert_ne!(one, of(&[repository("a", "ca.pem"), repository("b", "other.pem")]));
+        let signed_by = |signer: &Signer| digests((&[], &[]), OciConfig { enabled: false }, signer).signing_keys;
+        let signer = Signer::new(vec![SigningKey::generate().unwrap().0]);
+        let without_cosign = signed_by(&signer);
+        assert_ne!(signed_by(&signer.with_cosign(true)), without_cosign);
     }
 }

@@ -43,7 +43,7 @@ impl Signer {
     }
 
     /// What signs descriptors: the public keys, and whether they sign manifests.
-    pub(crate) fn signs_with(&self) -> String {
+    pub fn signs_with(&self) -> String {
         self.public_keys() + if self.cosign && !self.keys.is_empty() { "cosign\n" } else { "" }
     }
 
