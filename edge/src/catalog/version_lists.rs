@@ -153,7 +153,11 @@ impl VersionLists {
         match self.query(service, entry, wait, request_id).await {
             Ok((list, collapsed)) => {
                 let status = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed };
-                Listing { list: Some(list), status, failure: None }
+                // A shield that cannot renew its list answers with the one that it has.
+                let is_old = self.clock.now().since(list.since) > LIST_TTL;
+                let failure = is_old
+                    .then(|| LookupError::Expired("the list of versions at the shield is out of date".to_owned()));
+                Listing { list: Some(list), status, failure }
             }
             Err(failure) => {
                 let stale_for = age.unwrap_or_default().saturating_sub(LIST_TTL).as_secs();

@@ -421,4 +421,7 @@ async fn a_list_of_versions_that_a_shield_cannot_renew_is_passed_on_with_its_age
         assert_eq!(client.get(TAGS, &[]).await.status, 200);
     }
     assert_eq!(requests() - before, 2.0);
+    // What is missing in the old list may be there by now.
+    let unknown = client.get(&manifest(&Sha256::of(b"other")), &[]).await;
+    assert_eq!((code(&unknown).as_str(), unknown.header("retry-after").is_empty()), ("UNAVAILABLE", false));
 }
