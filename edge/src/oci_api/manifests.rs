@@ -23,7 +23,8 @@ impl Reference {
     fn by(&self) -> By {
         match self {
             Reference::Tag(_) => By::Tag,
-            Reference::Digest(_) | Reference::Attached(..) => By::Digest,
+            Reference::Digest(_) => By::Digest,
+            Reference::Attached(..) => By::Attached,
         }
     }
 

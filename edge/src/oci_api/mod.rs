@@ -26,7 +26,7 @@ use self::error::OciError;
 use self::route::OciRoute;
 use crate::access::AccessDecision;
 use crate::agent_api::{AgentApi, ApiResponse, Authorized, CacheLifetime, ReadContext, Timing};
-use crate::catalog::{LookupResult, RevalidateMode, VersionList};
+use crate::catalog::{LIST_TTL, LookupResult, RevalidateMode, VersionList};
 use crate::request_headers::{is_forced, revalidate_mode};
 use crate::version::Version;
 
@@ -47,6 +47,8 @@ pub(crate) struct OciApi {
 enum By {
     /// What it names never changes.
     Digest,
+    /// What is attached to what a digest names: versions are signed again.
+    Attached,
     Tag,
 }
 
@@ -104,7 +106,7 @@ impl OciApi {
         let lookup = &self.reads.lookup;
         match by {
             _ if is_forced(request) => None,
-            By::Digest => lookup.having(service, has),
+            By::Digest | By::Attached => lookup.having(service, has),
             By::Tag => lookup.fast_path(service).filter(|found| has(&found.version)),
         }
     }
@@ -121,13 +123,18 @@ impl OciApi {
             return Ok(Some(found));
         }
         let in_list = || self.reads.lookup.listed(service, &has);
-        if by == By::Digest
+        let is_new = |found: &LookupResult| by == By::Digest || found.age <= LIST_TTL;
+        if by != By::Tag
             && !is_forced(request)
-            && let Some(found) = in_list()
+            && let Some(found) = in_list().filter(is_new)
         {
             return Ok(Some(found));
         }
-        self.look_up(request, service, by, has, revalidate_mode(request)).await
+        match self.look_up(request, service, by, &has, revalidate_mode(request)).await {
+            // What was attached before is better than nothing.
+            Err(error) if by == By::Attached => in_list().map(Some).ok_or(error),
+            found => found,
+        }
     }
 
     /// The same by queries to the origin, as far as the mode demands them.
@@ -147,7 +154,7 @@ impl OciApi {
         }
         let in_force = found.version.descriptor().publication().digest;
         let choose = |list: &VersionList| match by {
-            By::Digest => list.newest(&has),
+            By::Digest | By::Attached => list.newest(&has),
             By::Tag => list.tagged(in_force).find(|version| has(version)).cloned(),
         };
         let is_stale = mode == RevalidateMode::Always;

@@ -28,7 +28,7 @@ impl OciApi {
     ) -> Result<ApiResponse, OciError> {
         let pairs = query::pairs(request.uri().query().unwrap_or_default()).unwrap_or_default();
         let artifact_type = pairs.iter().find(|(key, _)| *key == "artifactType").map(|(_, value)| &**value);
-        let found = self.find(request, service, By::Digest, |version| has_manifest(version, of)).await?;
+        let found = self.find(request, service, By::Attached, |version| has_manifest(version, of)).await?;
         let referrers = found.as_ref().map(|found| referrers(&found.version, of, artifact_type)).unwrap_or_default();
         let index = json!({ "schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": referrers });
         let mut response = json(INDEX_TYPE, index.to_string());

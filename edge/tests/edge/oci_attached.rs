@@ -83,3 +83,27 @@ async fn what_is_attached_to_a_manifest_is_pulled_by_digest_and_by_tag_also_in_a
     let tags = client.get("/v2/weir/shop/tags/list", &[]).await;
     assert!(tags.status == 200 && !String::from_utf8_lossy(tags.bytes()).contains("sha256-"), "{:?}", tags.bytes());
 }
+
+#[tokio::test]
+async fn what_is_attached_to_a_retained_version_is_as_new_as_the_list() {
+    let mut site = Site::prepare().await;
+    always_revalidating(&mut site.config);
+    site.start_edge().await;
+    let [old, new] = [1, 2].map(|seed| Tarball::random(seed, 1000).and_oci());
+    let sign_again = |site: &Site| {
+        site.origin.put("shop", &old, signed(&old, SigningKey::generate().unwrap().0));
+        site.origin.publish("shop", 8, 1, &new);
+    };
+    sign_again(&site);
+    let at_tag = format!("/v2/weir/shop/manifests/{}", signature_tag(&old.form().unwrap().sha256));
+    let before = document(&mut site.client("h2").await, &at_tag).await;
+    site.settled().await;
+    site.stop_edge().await;
+    site.origin.go_down().await;
+    site.start_edge().await;
+    let mut client = site.client("h2").await;
+    assert_eq!(document(&mut client, &at_tag).await, before, "the list of an earlier process is better than none");
+    site.origin.go_up().await;
+    sign_again(&site);
+    site.until("the list is requested again", async || document(&mut client, &at_tag).await != before).await;
+}
