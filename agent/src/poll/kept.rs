@@ -5,25 +5,24 @@ use weir_release::ReleaseName;
 use super::follower::Follower;
 
 impl Follower {
-    /// The release that the check refused, or a kept one that the last row offers and that nobody has changed: after a `git revert`
-    /// or a rollback nothing is fetched.
+    /// A kept release that the last row offers and that nobody has changed, so that nothing is fetched after a `git revert` or a
+    /// rollback; else the one that the check refused, whatever the row of an edge that lags says.
     pub(super) async fn unpacked(&self) -> Option<ReleaseName> {
-        let offered = self.row.map(|(digest, _)| digest);
+        let current = self.directory.state().release.map(|release| release.directory.digest());
         let refused = self.veto.as_ref().map(|veto| veto.release);
-        if let Some(name) = refused.filter(|name| offered.is_none_or(|offered| offered == name.digest())) {
-            return Some(name).filter(|name| self.directory.release_path(*name).is_dir());
-        }
-        let offered = offered?;
-        if self.directory.state().release.is_some_and(|release| release.directory.digest() == offered) {
-            return None;
-        }
-        let found = tokio::select! {
-            () = self.interrupted() => return None,
-            found = self.on_disk(move |directory| directory.kept(offered)) => found,
+        let offered = self.row.map(|(digest, _)| digest);
+        let other = offered.filter(|offered| ![current, refused.map(|name| name.digest())].contains(&Some(*offered)));
+        let kept = match other {
+            Some(offered) => tokio::select! {
+                () = self.interrupted() => return None,
+                found = self.on_disk(move |directory| directory.kept(offered)) => found,
+            },
+            None => Ok(None),
         };
-        found.unwrap_or_else(|error| {
+        let kept = kept.unwrap_or_else(|error| {
             tracing::warn!(service = %self.poller.service, %error, "a kept release cannot be read: it is fetched");
             None
-        })
+        });
+        kept.or_else(|| refused.filter(|name| self.directory.release_path(*name).is_dir()))
     }
 }
