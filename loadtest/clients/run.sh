@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Clients that others wrote, against a real origin and edge: curl (OpenSSL's QUIC, nghttp3, nghttp2), niquests (qh3),
-# headless Chromium and skopeo; and what the OCI distribution specification requires. One line per check; the first that
-# fails ends it with status 1.
+# headless Chromium and skopeo; what the OCI distribution specification requires; and what Flux and Argo CD request, by their
+# sources. One line per check; the first that fails ends it with status 1.
 #
 # run.sh [DIRECTORY]: where the binaries are; without it they are built. On Debian 12, as root: what is missing is
 # installed (apt-get, debootstrap, pip). The clients are kept below target/clients.
@@ -56,13 +56,25 @@ site() {
     git -C "$work/upstream" tag v1.0.0
     "$binaries/weir" certificates --out "$work" >/dev/null
     edge_certificate
+    "$binaries/weir-origin" keys new "$work/signing.key" >/dev/null
+    python3 loadtest/clients/upstreams.py "$upstreams_port" 2>"$work/upstreams.log" & pids+=($!)
     cat >"$work/origin.toml" <<TOML
 name = "origin-1"
 listen = "127.0.0.1:$origin_port"
 data_dir = "origin-data"
 tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
-repository = [{ name = "shop", url = "$work/upstream" }]
-service = [{ name = "shop", repository = "shop", ref = "v1.0.0", oci = true }]
+oci = { enabled = true }
+signing = { keys = ["signing.key"], cosign = true }
+repository = [
+    { name = "shop", url = "$work/upstream" },
+    { name = "charts", kind = "helm", url = "http://127.0.0.1:$upstreams_port/charts" },
+    { name = "manifests", kind = "oci", url = "oci://127.0.0.1:$upstreams_port/acme/manifests", insecure = true },
+]
+service = [
+    { name = "shop", repository = "shop", ref = "v1.0.0" },
+    { name = "podinfo", repository = "charts", chart = "podinfo" },
+    { name = "manifests", repository = "manifests", ref = "semver:^1" },
+]
 TOML
     cat >"$work/edge.toml" <<TOML
 name = "edge-1"
@@ -73,8 +85,13 @@ cache = { dir = "edge-cache" }
 freshness = { fresh = "1h" }
 origin = [{ url = "https://127.0.0.1:$origin_port", ca = "ca.pem", client_certificate = "edge-client.pem", client_key = "edge-client.key" }]
 TOML
+    "$binaries/weir" token key --out "$work/fleet.key" >/dev/null
+    "$binaries/weir" token issue --key "$work/fleet.key" --subject cluster-1 --service '*' --out "$work/cluster-1.token" >/dev/null
+    sed -e "s/$port/$closed_port/; s/$admin_port/$closed_admin_port/; s/edge-1/edge-2/; s/edge-cache/closed-cache/" \
+        -e '1i auth = { mode = "required", keys = ["fleet.key.pub"] }' "$work/edge.toml" >"$work/closed.toml"
     "$binaries/weir-origin" --config "$work/origin.toml" 2>"$work/origin.log" & pids+=($!)
     "$binaries/weir-edge" --config "$work/edge.toml" 2>"$work/edge.log" & pids+=($!)
+    "$binaries/weir-edge" --config "$work/closed.toml" 2>"$work/closed.log" & pids+=($!)
     curl -s --retry 60 --retry-delay 1 --retry-all-errors --max-time 90 --fail -o "$work/descriptor.json" \
         --cacert "$work/ca.pem" "$url/v1/services/shop" || fail "the edge serves the descriptor"
     curl -sS --fail --cacert "$work/ca.pem" -o "$work/tarball" "$tarball"
@@ -191,18 +208,34 @@ TOML
     check "$version: an artifact by its digest, from the mirror of a repository"
 }
 
+# replay SERVICE KIND URL [TOKEN_FILE]
+replay() {
+    local credentials=()
+    (($# < 4)) || credentials=(-u "weir:$(cat "$4")")
+    curl -s --retry 60 --retry-delay 1 --retry-all-errors --max-time 90 --fail -o /dev/null --cacert "$work/ca.pem" \
+        "${credentials[@]}" "$3/v2/weir/$1/manifests/latest" || fail "the edge serves the manifest of $1"
+    timeout 120 python3 loadtest/clients/flux_argocd.py "$3" "$work/ca.pem" "weir/$1" "$2" "${@:4}" || fail "flux_argocd.py"
+    check "Flux and Argo CD: weir/$1 ($2) at an edge $( (($# < 4)) && echo that is open || echo that requires tokens)"
+}
+
 begun=$SECONDS
 work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null; wait 2>/dev/null; rm -rf "$work"' EXIT
 # Below those of outgoing connections.
-port=$((20000 + $$ % 4000 * 3)) origin_port=$((port + 1)) admin_port=$((port + 2))
+port=$((20000 + $$ % 2000 * 6)) origin_port=$((port + 1)) admin_port=$((port + 2))
+closed_port=$((port + 3)) closed_admin_port=$((port + 4)) upstreams_port=$((port + 5))
 url=https://localhost:$port
 tarball=$url/v1/services/shop/tarball
 (($#)) || cargo build --quiet --locked -p weir -p weir-origin -p weir-edge
 install
 site
 timeout 120 python3 loadtest/clients/oci_conformance.py "$url" "$work/ca.pem" weir/shop || fail "oci_conformance.py"
+for service in "shop files" "podinfo chart" "manifests artifact"; do
+    read -r name kind <<<"$service"
+    replay "$name" "$kind" "$url"
+    replay "$name" "$kind" "https://localhost:$closed_port" "$work/cluster-1.token"
+done
 skopeo_checks
 curl_checks
 timeout 240 "$venv/bin/python" loadtest/clients/niquests_checks.py "$url" "$work/ca.pem" "$digest" "$work/tarball" || fail "niquests"
