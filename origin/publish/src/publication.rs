@@ -111,7 +111,7 @@ impl Publisher {
         let (content, recipe) = self.store_built(service, built, &protection).await?;
         let owned = service.clone();
         let (mut pending_change, answer) = PendingChange::new(vec![service.name.clone()], move |draft| {
-            draft.replace_representations(&owned, &content, recipe)
+            draft.replace_representations(&owned, &content, recipe, SystemTime::now())
         });
         pending_change.attempt = Some((protection, time));
         self.repositories.handle(&service.repository).send(pending_change, answer).await

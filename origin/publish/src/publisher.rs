@@ -15,7 +15,7 @@ use super::decide::draft::Draft;
 use super::error::{PublishError, VersionChangeError};
 use super::read::queries::Queries;
 use super::read::reloads::Reloads;
-use super::request::{DefinitionChange, VersionChange};
+use super::request::{Author, DefinitionChange, VersionChange};
 use super::stored::history_line::{Line, Tip};
 use super::stored::row::{Definition, Row, unix_milliseconds};
 use super::stored::store_identity::StoreIdentity;
@@ -137,7 +137,12 @@ impl Publisher {
             }
             for (mut row, ended) in rows {
                 if let Some(ended) = ended {
-                    draft.publish_again(&mut row, &ended, now);
+                    draft.publish_again(
+                        &mut row,
+                        &ended,
+                        now,
+                        Author::origin("the document of the service was changed"),
+                    );
                 }
                 draft.put(row);
             }

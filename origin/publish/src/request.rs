@@ -57,6 +57,13 @@ pub struct Author {
     pub reason: Option<String>,
 }
 
+impl Author {
+    /// No operator: the origin itself, for this reason.
+    pub(crate) fn origin(reason: &str) -> Self {
+        Self { by: None, reason: Some(reason.to_owned()) }
+    }
+}
+
 /// A change of operators' definitions in one repository, applied as a whole.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DefinitionChange {

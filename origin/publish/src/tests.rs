@@ -8,6 +8,7 @@ mod oci;
 mod ownership;
 mod publishing;
 mod staging;
+mod staging_ends;
 mod start;
 mod verifying;
 

@@ -177,7 +177,7 @@ fn is_delta(representation: &Representation) -> bool {
 
 /// Publishes a version again, with its content and representations, under the ref of now.
 pub(crate) fn republished(
-    version: &Descriptor,
+    version: &DescriptorFields,
     followed_ref: &str,
     last: Option<Generation>,
     now: SystemTime,
@@ -187,19 +187,21 @@ pub(crate) fn republished(
         publication: Publication {
             generation: generation::next(last, now, floor),
             published_at: whole_seconds(now),
-            ..version.publication().clone()
+            ..version.publication.clone()
         },
         followed_ref: followed_ref.to_owned(),
         revision: 1,
-        representations: version.representations().to_vec(),
-        oci: version.fields().oci.clone(),
+        representations: version.representations.clone(),
+        oci: version.oci.clone(),
         staged: None,
     }
 }
 
-/// The same publication as a new revision, to be signed with other keys.
+/// The same publication as a new revision, to be signed with other keys. Nothing is staged by it: the row says what is, and an
+/// origin of 0.1 may have dropped it there.
 pub(crate) fn rewritten(descriptor: &Descriptor) -> DescriptorFields {
-    DescriptorFields { revision: descriptor.revision().saturating_add(1), ..descriptor.fields().clone() }
+    let revision = descriptor.revision().saturating_add(1);
+    DescriptorFields { revision, staged: None, ..descriptor.fields().clone() }
 }
 
 /// The wire format carries whole seconds.
@@ -290,11 +292,11 @@ pub(crate) mod tests {
     #[test]
     fn a_republished_content_keeps_its_publication() {
         let first = published(None, 'a', &content("one", "z1"));
-        let again = Descriptor::new(republished(&first, "v1", Some(first.publication().generation), now(), 0));
+        let again = Descriptor::new(republished(first.fields(), "v1", Some(first.publication().generation), now(), 0));
         assert_eq!(again.version(), (first.publication().generation + 1, 1));
         assert_eq!((Content::of(&again), again.followed_ref()), (Content::of(&first), "v1"));
         assert_eq!(again.publication().commit, first.publication().commit);
-        let raised = Descriptor::new(republished(&first, "main", None, now(), u64::MAX));
+        let raised = Descriptor::new(republished(first.fields(), "main", None, now(), u64::MAX));
         assert_eq!(raised.publication().generation, u64::MAX);
     }
 }

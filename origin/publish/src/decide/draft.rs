@@ -17,7 +17,7 @@ use super::generation;
 use super::retention::supersede;
 use super::signer::Signer;
 use crate::error::{PublishError, VersionChangeError};
-use crate::request::{Outcome, VersionChange};
+use crate::request::{Author, Outcome, VersionChange};
 use crate::stored::history_line::{Line, Why};
 use crate::stored::page::{self, Page};
 use crate::stored::record::RepositoryRecord;
@@ -156,32 +156,25 @@ impl<'a> Draft<'a> {
                 self.known_keys.push((service.name.clone(), key));
                 Ok((Outcome::Unchanged, current.map(|current| show(Change::Current(current))).into_iter().collect()))
             }
-            Decision::Revise(mut fields) => {
-                // A changed definition ends what is staged, also if the content in force is the same.
-                let before = current.as_ref().filter(|_| row.staged.is_some());
-                let before = before.filter(|before| before.followed_ref() != fields.followed_ref);
-                let is_again = before.is_some();
-                if let Some(before) = before {
-                    let again = decision::republished(before, &fields.followed_ref, last, now, floor);
-                    fields = DescriptorFields { publication: again.publication, revision: 1, staged: None, ..fields };
-                }
-                let descriptor = self.sign(fields)?;
+            Decision::Revise(fields) => {
+                let is_redefined = current.is_some_and(|before| before.followed_ref() != fields.followed_ref);
                 if let Some(version) = &mut row.current {
-                    *version = StoredVersion::new(&descriptor, key, recipe, version.why, version.by.clone());
+                    (version.key, version.recipe) = (key, recipe);
                 }
-                if is_again {
-                    self.publish_again(&mut row, &descriptor, now);
-                }
+                let change = if is_redefined && row.staged.is_some() {
+                    self.above_staged(&mut row, &fields, now, Author::origin("the service follows another ref"))?
+                } else {
+                    self.revise(&mut row, fields, now)?
+                };
                 self.put(row);
-                Ok(match is_again {
-                    true => (Outcome::Published, vec![show(Change::Published(descriptor))]),
-                    false => (Outcome::Revised, vec![show(Change::Revised(descriptor))]),
-                })
+                let is_again = matches!(change, Change::Published(_));
+                Ok((if is_again { Outcome::Published } else { Outcome::Revised }, vec![show(change)]))
             }
             Decision::Publish(fields) => {
                 let descriptor = self.sign(fields)?;
                 let version = StoredVersion::new(&descriptor, key, recipe, stepped_back.into(), None);
-                self.replace_current(row, &descriptor, version, now);
+                let because = Author::origin("another version was published for everybody");
+                self.replace_current(row, &descriptor, version, now, because);
                 Ok((Outcome::Published, vec![show(Change::Published(descriptor))]))
             }
         }
@@ -212,6 +205,7 @@ impl<'a> Draft<'a> {
         service: &Arc<Service>,
         content: &Content,
         recipe: ObjectDigest,
+        now: SystemTime,
     ) -> Result<(bool, Vec<VisibleChange>), PublishError> {
         let mut row = self.row(&service.name)?;
         let is_current = row.current.as_ref().is_some_and(|current| current.digest == content.digest);
@@ -220,21 +214,22 @@ impl<'a> Draft<'a> {
         let Some(version) = versions.find(|version| version.digest == content.digest) else {
             return Ok((false, Vec::new()));
         };
-        let before = parsed(version)?;
-        let revised = decision::rebuilt(&before, content, service.source_url().as_deref());
+        let revised = decision::rebuilt(&parsed(version)?, content, service.source_url().as_deref());
         if revised.is_none() && version.recipe == Some(recipe) {
             return Ok((true, Vec::new()));
         }
-        let descriptor = revised.map_or(Ok(before.clone()), |fields| self.sign(fields))?;
-        *version = version.with(&descriptor);
         version.recipe = Some(recipe);
-        if row.is_staged(&content.digest) {
-            return Ok((true, vec![self.restage(row, service)?]));
-        }
+        let change = match revised {
+            Some(fields) if is_current => Some(self.revise(&mut row, fields, now)?),
+            Some(fields) => {
+                *version = version.with(&self.sign(fields)?);
+                self.restage(&mut row, &content.digest, now)?
+            }
+            None => None,
+        };
         self.put(row);
-        let is_shown = is_current && descriptor.version() > before.version();
-        let shown = VisibleChange { service: service.clone(), change: Change::Revised(descriptor) };
-        Ok((true, is_shown.then_some(shown).into_iter().collect()))
+        let shown = |change| VisibleChange { service: service.clone(), change };
+        Ok((true, change.map(shown).into_iter().collect()))
     }
 
     /// Pins a service to a digest: the current one (`None`), or a retained one, which becomes a new publication.
@@ -256,7 +251,7 @@ impl<'a> Draft<'a> {
                 let is_again = ended.is_some();
                 let pinned = ended.unwrap_or(current);
                 if is_again {
-                    self.publish_again(&mut row, &pinned, change.now);
+                    self.publish_again(&mut row, &pinned, change.now, change.author.clone());
                 }
                 self.lines.push(Line::pinned(&pinned, change.now, change.author.clone()));
                 self.put(row);
@@ -270,12 +265,12 @@ impl<'a> Draft<'a> {
                 let version = parsed(&retained)?;
                 let (last, followed_ref) = (last_generation(&row, service), service.followed.to_string());
                 let (floor, now) = (self.rules.generation_floor, self.rules.clocks.bounded(change.now, Instant::now()));
-                let fields = decision::republished(&version, &followed_ref, last, now, floor);
+                let fields = decision::republished(version.fields(), &followed_ref, last, now, floor);
                 let descriptor = self.sign(fields)?;
                 let by = change.author.by.clone();
                 let StoredVersion { key, recipe, .. } = retained;
                 let version = StoredVersion::new(&descriptor, key, recipe, Why::RolledBack, by);
-                self.replace_current(row, &descriptor, version, change.now);
+                self.replace_current(row, &descriptor, version, change.now, change.author.clone());
                 self.lines.push(Line::pinned(&descriptor, change.now, change.author.clone()));
                 shown.push(Change::Published(descriptor));
             }
@@ -304,7 +299,7 @@ impl<'a> Draft<'a> {
     pub(crate) fn withdraw(&mut self, service: &ServiceName, now: SystemTime) -> Result<Generation, PublishError> {
         let mut row = self.row(service)?;
         if let Some(ended) = self.ended(&row, now)? {
-            self.publish_again(&mut row, &ended, now);
+            self.publish_again(&mut row, &ended, now, Author::origin("the service moves to another repository"));
             self.put(row.clone());
         }
         // The document there has to be newer, whatever the clocks say.
@@ -342,6 +337,10 @@ impl<'a> Draft<'a> {
         let generation = row.last_generation().filter(|_| !row.is_moving);
         let had_version = row.current.is_some();
         if had_version {
+            let because = Author::origin("the service was deleted");
+            if let Some(Ok(last)) = row.current.as_ref().map(StoredVersion::descriptor) {
+                self.staging_ended(&row, &last, now, because);
+            }
             self.detach_staged(&mut row);
             self.dropped_versions += supersede(&mut row, None, now, self.rules.versions);
         }
@@ -383,21 +382,30 @@ impl<'a> Draft<'a> {
         descriptor: &Descriptor,
         version: StoredVersion,
         now: SystemTime,
+        because: Author,
     ) {
         self.detach_staged(&mut row);
-        self.supersede(&mut row, descriptor, version, now);
+        self.supersede(&mut row, (descriptor, version), now, because);
         self.put(row);
     }
 
     /// Publishes the current version again, by this descriptor. Nothing is staged afterwards.
-    pub(crate) fn publish_again(&mut self, row: &mut Row, descriptor: &Descriptor, now: SystemTime) {
+    pub(crate) fn publish_again(&mut self, row: &mut Row, descriptor: &Descriptor, now: SystemTime, because: Author) {
         if let Some(version) = row.current.as_ref().map(|current| current.with(descriptor)) {
-            self.supersede(row, descriptor, version, now);
+            self.supersede(row, (descriptor, version), now, because);
         }
     }
 
-    fn supersede(&mut self, row: &mut Row, descriptor: &Descriptor, version: StoredVersion, now: SystemTime) {
+    /// `because`: who ended what is staged, and why.
+    fn supersede(
+        &mut self,
+        row: &mut Row,
+        (descriptor, version): (&Descriptor, StoredVersion),
+        now: SystemTime,
+        because: Author,
+    ) {
         self.lines.push(Line::published(descriptor, version.why, version.by.clone()));
+        self.staging_ended(row, descriptor, now, because);
         row.generation = descriptor.publication().generation;
         self.dropped_versions += supersede(row, Some(version), now, self.rules.versions);
     }

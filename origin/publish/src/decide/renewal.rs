@@ -3,15 +3,15 @@
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use weir_protocol::descriptor::Generation;
+use weir_protocol::descriptor::{DescriptorError, DescriptorFields, Generation};
 use weir_protocol::name::ServiceName;
 
 use super::decision;
 use super::draft::Draft;
-use super::staging::with_staged;
 use crate::error::PublishError;
+use crate::request::Author;
 use crate::stored::history_line::{Line, Why};
-use crate::stored::row::{Row, StoredVersion, from_unix, parsed};
+use crate::stored::row::{StoredVersion, from_unix, parsed};
 
 impl Draft<'_> {
     /// Publishes a service again if its generation is out of bounds, pinned or not. Returns false if it is not, or if the
@@ -41,7 +41,7 @@ impl Draft<'_> {
         }
         // If only a staged version is ahead, the one in force is not, and agents believe it.
         let last = if is_ahead { Some(for_all).filter(|last| bounds.contains(last)) } else { row.last_generation() };
-        let fields = decision::republished(&before, before.followed_ref(), last, now, *bounds.start());
+        let fields = decision::republished(before.fields(), before.followed_ref(), last, now, *bounds.start());
         let Ok(descriptor) = self.sign(fields) else {
             tracing::warn!(%service, "the service keeps its generation: its descriptor would be too large");
             return Ok(false);
@@ -49,7 +49,7 @@ impl Draft<'_> {
         let (why, by) = (if is_ahead { Why::Lowered } else { Why::FloorRaised }, current.by.clone());
         let version = StoredVersion::new(&descriptor, current.key, current.recipe, why, by);
         let pin = row.pin.clone();
-        self.replace_current(row, &descriptor, version, now);
+        self.replace_current(row, &descriptor, version, now, Author::origin("the bounds of generations have changed"));
         // The history shows a pin with the current publication, so the pin is entered again for the new one.
         let pinned = pin.map(|pin| Line::pinned(&descriptor, from_unix(pin.since), pin.author));
         self.lines.extend(pinned);
@@ -57,39 +57,35 @@ impl Draft<'_> {
     }
 
     /// Signs all versions of a service with the current keys, also a staged one, and returns how many. A descriptor that
-    /// would become too large keeps its old signature.
-    pub(crate) fn renew_signatures(&mut self, service: &ServiceName) -> Result<usize, PublishError> {
-        let mut row = self.row(service)?;
-        let retained: Vec<_> = row.retained.iter().map(|retained| self.signed_again(&row, &retained.version)).collect();
-        let mut signed = 0;
-        for (retained, version) in row.retained.iter_mut().zip(retained) {
-            if let Some(version) = version {
-                retained.version = version;
+    /// would become too large keeps its old signature; if it is so only together with what is staged, that ends.
+    pub(crate) fn renew_signatures(&mut self, service: &ServiceName, now: SystemTime) -> Result<usize, PublishError> {
+        let (mut row, mut signed) = (self.row(service)?, 0);
+        for retained in &mut row.retained {
+            let again = rewritten(service, &retained.version).map(|fields| self.sign(fields));
+            if let Some(descriptor) = again.and_then(|again| accepted(service, again)) {
+                retained.version = retained.version.with(&descriptor);
                 signed += 1;
             }
         }
         // After the staged version, which it has in it.
-        if let Some(version) = row.current.as_ref().and_then(|current| self.signed_again(&row, current)) {
-            row.current = Some(version);
-            signed += 1;
+        if let Some(fields) = row.current.as_ref().and_then(|current| rewritten(service, current)) {
+            let again = self.revise(&mut row, fields, now);
+            signed += usize::from(accepted(service, again).is_some());
         }
         if signed > 0 {
             self.put(row);
         }
         Ok(signed)
     }
+}
 
-    fn signed_again(&self, row: &Row, version: &StoredVersion) -> Option<StoredVersion> {
-        let service = &row.service;
-        let Ok(before) = version.descriptor() else {
-            tracing::warn!(%service, "a version cannot be read and keeps its old signature");
-            return None;
-        };
-        let is_current = row.current.as_ref().is_some_and(|current| current.digest == version.digest);
-        let fields = decision::rewritten(&before);
-        let fields = if is_current { with_staged(row, fields) } else { fields };
-        let signed = self.sign(fields);
-        let refused = |error| tracing::warn!(%service, %error, "a version keeps its old signature");
-        Some(version.with(&signed.map_err(refused).ok()?))
-    }
+/// `None`: it cannot be read.
+fn rewritten(service: &ServiceName, version: &StoredVersion) -> Option<DescriptorFields> {
+    let read = version.descriptor();
+    let unread = |error: &DescriptorError| tracing::warn!(%service, %error, "a version cannot be read and keeps its old signature");
+    Some(decision::rewritten(&read.inspect_err(unread).ok()?))
+}
+
+fn accepted<T>(service: &ServiceName, signed: Result<T, PublishError>) -> Option<T> {
+    signed.inspect_err(|error| tracing::warn!(%service, %error, "a version keeps its old signature")).ok()
 }

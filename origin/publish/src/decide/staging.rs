@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
 use weir_protocol::staged::{Audience, Staged};
 use weir_source::Service;
 
@@ -15,7 +16,7 @@ use super::decision::{published, republished, rewritten};
 use super::draft::{BuiltContent, Change, Draft, VisibleChange, last_generation, request_of};
 use super::retention::{trim, unstage};
 use crate::error::{PublishError, StageError, VersionChangeError};
-use crate::request::VersionChange;
+use crate::request::{Author, VersionChange};
 use crate::stored::history_line::Line;
 use crate::stored::row::{Retained, Row, Staging, StoredVersion, parsed, unix_milliseconds};
 
@@ -41,7 +42,11 @@ enum Step {
 fn step(before: Option<&Staging>, digest: &TarballDigest, audience: &Audience) -> Step {
     match before {
         None => Step::Begin,
-        Some(before) if before.digest == *digest && audience.covers(&before.audience) => Step::Widen,
+        Some(before)
+            if before.digest == *digest && before.audience.as_ref().is_some_and(|before| audience.covers(before)) =>
+        {
+            Step::Widen
+        }
         Some(_) => Step::Replace,
     }
 }
@@ -66,18 +71,24 @@ impl Draft<'_> {
     ) -> Result<(Generation, Vec<VisibleChange>), StageError> {
         let (mut row, current) = self.expected(service, change)?;
         let current = current.ok_or_else(|| StageError::NothingInForce(service.name.clone()))?;
+        if row.pin.is_some() {
+            return Err(StageError::Pinned(service.name.clone()));
+        }
         let digest = source.digest();
         if current.publication().digest == digest {
             return Err(StageError::InForce(service.name.clone()));
         }
+        let mut ended = None;
         let step = step(row.staged.as_ref(), &digest, &audience);
         let (now, floor) = (self.rules.clocks.bounded(change.now, Instant::now()), self.rules.generation_floor);
         let last = last_generation(&row, service);
-        let again = (step == Step::Replace).then(|| republished(&current, current.followed_ref(), last, now, floor));
+        let again =
+            (step == Step::Replace).then(|| republished(current.fields(), current.followed_ref(), last, now, floor));
         let staged_over = again.as_ref().map_or(last, |again| Some(again.publication.generation));
         let staged = match row.staged.take_if(|_| step == Step::Widen) {
             Some(before) => before.generation,
             None => {
+                ended.clone_from(&row.staged);
                 let version = self.staged_version(&row, service, source, staged_over, now)?;
                 unstage(&mut row, now);
                 let generation = parsed(&version)?.publication().generation;
@@ -90,7 +101,7 @@ impl Draft<'_> {
             generation: staged,
             in_force: again.as_ref().unwrap_or(current.fields()).publication.generation,
             since: unix_milliseconds(now),
-            audience,
+            audience: Some(audience),
             author: change.author.clone(),
         });
         row.generation = row.generation.max(staged);
@@ -104,6 +115,9 @@ impl Draft<'_> {
             *version = version.with(&descriptor);
             self.lines.extend(is_again.then(|| Line::published(&descriptor, version.why, version.by.clone())));
         }
+        let line = |ended: Staging| Line::staging_ended(&descriptor, ended.digest, now, change.author.clone());
+        self.lines.extend(ended.map(line));
+        self.lines.push(Line::staged(&descriptor, digest, now, change.author.clone()));
         self.dropped_versions += trim(&mut row, self.rules.versions);
         self.put(row);
         let change = if is_again { Change::Published(descriptor) } else { Change::Revised(descriptor) };
@@ -124,7 +138,7 @@ impl Draft<'_> {
             StageSource::Retained(digest) => {
                 let not_retained = || VersionChangeError::NotRetained(service.name.clone(), digest);
                 let version = row.version(&digest).ok_or_else(not_retained)?;
-                let fields = republished(&parsed(version)?, &service.followed.to_string(), last, now, floor);
+                let fields = republished(parsed(version)?.fields(), &service.followed.to_string(), last, now, floor);
                 Ok(version.with(&self.sign(fields)?))
             }
             StageSource::Built(built) => {
@@ -143,7 +157,7 @@ impl Draft<'_> {
     ) -> Result<(bool, Vec<VisibleChange>), VersionChangeError> {
         let (mut row, _) = self.expected(service, change)?;
         let Some(ended) = self.ended(&row, change.now)? else { return Ok((false, Vec::new())) };
-        self.publish_again(&mut row, &ended, change.now);
+        self.publish_again(&mut row, &ended, change.now, change.author.clone());
         self.put(row);
         Ok((true, vec![VisibleChange { service: service.clone(), change: Change::Published(ended) }]))
     }
@@ -156,9 +170,16 @@ impl Draft<'_> {
         now: SystemTime,
     ) -> Result<((), Vec<VisibleChange>), PublishError> {
         let mut row = self.row(&service.name)?;
-        let ended = if row.is_staged(digest) { self.ended(&row, now)? } else { None };
-        if let Some(ended) = &ended {
-            self.publish_again(&mut row, ended, now);
+        let is_staged = row.is_staged(digest);
+        let ended = if is_staged { self.ended(&row, now)? } else { None };
+        match &ended {
+            Some(ended) => {
+                let because = Author::origin("an object of the staged version is lost and cannot be rebuilt");
+                self.publish_again(&mut row, ended, now, because);
+            }
+            // Another repository has published since, above it.
+            None if is_staged => unstage(&mut row, now),
+            None => {}
         }
         let before = row.retained.len();
         row.retained.retain(|retained| retained.version.digest != *digest);
@@ -179,35 +200,100 @@ impl Draft<'_> {
         }
         let now = self.rules.clocks.bounded(now, Instant::now());
         let (last, floor) = (row.last_generation(), self.rules.generation_floor);
-        let fields = republished(&before, before.followed_ref(), last, now, floor);
+        let fields = republished(before.fields(), before.followed_ref(), last, now, floor);
         self.sign(fields).map(Some)
     }
 
-    /// The version in force with the staged one as it is now.
-    pub(crate) fn restage(&mut self, mut row: Row, service: &Arc<Service>) -> Result<VisibleChange, PublishError> {
-        let current = row.current.as_ref().ok_or_else(|| PublishError::Object("nothing is in force".to_owned()))?;
-        let descriptor = self.sign(with_staged(&row, rewritten(&parsed(current)?)))?;
-        row.current = Some(current.with(&descriptor));
+    /// Ends what is staged for agents that this version of the program does not understand. Returns whether something was.
+    pub(crate) fn end_unknown_staging(&mut self, service: &ServiceName, now: SystemTime) -> Result<bool, PublishError> {
+        let mut row = self.row(service)?;
+        if !row.has_unknown_audience() {
+            return Ok(false);
+        }
+        match self.ended(&row, now)? {
+            Some(ended) => {
+                let because =
+                    Author::origin("this origin does not understand for whom it was staged: a later version wrote it");
+                self.publish_again(&mut row, &ended, now, because);
+            }
+            None => unstage(&mut row, now),
+        }
         self.put(row);
-        Ok(VisibleChange { service: service.clone(), change: Change::Revised(descriptor) })
+        Ok(true)
     }
 
-    /// The version in force becomes a superseded one, and its descriptor names nothing that is staged. If it cannot be signed
-    /// again it stays as it is: nobody stages by a superseded version.
+    /// A new revision of the version in force, with what is staged. If both are too large for one descriptor, that ends.
+    pub(crate) fn revise(
+        &mut self,
+        row: &mut Row,
+        fields: DescriptorFields,
+        now: SystemTime,
+    ) -> Result<Change, PublishError> {
+        let holds = fields.publication.generation >= row.generation_for_all();
+        let alone = (row.staged.is_some() && holds).then(|| fields.clone());
+        match (self.sign(with_staged(row, fields)), alone) {
+            (Err(error @ PublishError::DescriptorTooLarge(_)), Some(alone)) => {
+                self.above_staged(row, &alone, now, Author::origin(&error.to_string()))
+            }
+            (signed, _) => {
+                let descriptor = signed?;
+                row.current = row.current.as_ref().map(|current| current.with(&descriptor));
+                Ok(Change::Revised(descriptor))
+            }
+        }
+    }
+
+    /// Publishes the version in force again by these fields, above what is staged, which ends.
+    pub(crate) fn above_staged(
+        &mut self,
+        row: &mut Row,
+        fields: &DescriptorFields,
+        now: SystemTime,
+        because: Author,
+    ) -> Result<Change, PublishError> {
+        let (bounded, floor) = (self.rules.clocks.bounded(now, Instant::now()), self.rules.generation_floor);
+        let again = republished(fields, &fields.followed_ref, row.last_generation(), bounded, floor);
+        let descriptor = self.sign(again)?;
+        self.publish_again(row, &descriptor, now, because);
+        Ok(Change::Published(descriptor))
+    }
+
+    /// The version in force with the staged one as it is now. `None`: the version with this digest is not staged.
+    pub(crate) fn restage(
+        &mut self,
+        row: &mut Row,
+        digest: &TarballDigest,
+        now: SystemTime,
+    ) -> Result<Option<Change>, PublishError> {
+        let current = row.current.as_ref().filter(|_| row.is_staged(digest)).map(parsed).transpose()?;
+        current.map(|current| self.revise(row, rewritten(&current), now)).transpose()
+    }
+
+    /// The history says who ended what is staged, and why. `descriptor`: what is in force then, or was at a deletion.
+    pub(crate) fn staging_ended(&mut self, row: &Row, descriptor: &Descriptor, now: SystemTime, because: Author) {
+        let line = |staged: &Staging| Line::staging_ended(descriptor, staged.digest, now, because);
+        self.lines.extend(row.staged.as_ref().map(line));
+    }
+
+    /// The version in force becomes a superseded one, and its descriptor names nothing that is staged, also if the row does
+    /// not say so. If it cannot be signed again it stays as it is: nobody stages by a superseded version.
     pub(crate) fn detach_staged(&self, row: &mut Row) {
-        let Some(current) = row.current.as_ref().filter(|_| row.staged.is_some()) else { return };
-        let fields = current.descriptor().ok().map(|before| DescriptorFields { staged: None, ..rewritten(&before) });
-        if let Some(Ok(descriptor)) = fields.map(|fields| self.sign(fields)) {
+        let Some(current) = &row.current else { return };
+        let Ok(before) = current.descriptor() else { return };
+        if row.staged.is_none() && before.fields().staged.is_none() {
+            return;
+        }
+        if let Ok(descriptor) = self.sign(rewritten(&before)) {
             row.current = Some(current.with(&descriptor));
         }
     }
 }
 
 /// Pure: the fields of the version in force, with what is staged.
-pub(super) fn with_staged(row: &Row, fields: DescriptorFields) -> DescriptorFields {
+pub(crate) fn with_staged(row: &Row, fields: DescriptorFields) -> DescriptorFields {
     let staged = row.staged.as_ref().and_then(|staged| {
         let descriptor = row.version(&staged.digest)?.raw().to_owned();
-        Some(Box::new(Staged { descriptor, audience: staged.audience.clone() }))
+        Some(Box::new(Staged { descriptor, audience: staged.audience.clone()? }))
     });
     DescriptorFields { staged, ..fields }
 }

@@ -97,6 +97,7 @@ impl Positions {
             LineEvent::Published { digest, revision, why, .. } => (digest, revision, why),
             LineEvent::Pinned { .. } => return self.pins.entry(service).or_default().push((self.lines, true)),
             LineEvent::Unpinned { .. } => return self.pins.entry(service).or_default().push((self.lines, false)),
+            LineEvent::Staged(_) | LineEvent::StagingEnded(_) => return,
         };
         let all = self.services.entry(service).or_default();
         let parts = parts.into_iter().map(|part| (part.to, part.revision_id)).collect();

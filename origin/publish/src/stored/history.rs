@@ -15,7 +15,7 @@ use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
-use super::history_line::{LineEvent, Revision, ServiceLine};
+use super::history_line::{LineEvent, Revision, ServiceLine, StagingLine};
 use super::history_line::{Time, Why};
 use crate::request::Author;
 
@@ -28,16 +28,19 @@ pub(crate) const MAX_SEGMENTS: usize = 512;
 /// The most entries in one answer.
 pub(crate) const LARGEST_PAGE: usize = 200;
 
-/// The most pins and unpins that are listed with a publication.
+/// The most acts that are listed with a publication.
 const MOST_ACTS: usize = 20;
 
-/// A pin or an unpin of a publication.
+/// What was done with a publication.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Act {
-    /// `pinned` or `unpinned`.
+    /// `pinned` or `unpinned`; `staged`: another version for some agents, or `staging-ended`.
     pub event: &'static str,
     /// When.
     pub at: Time,
+    /// The other version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<TarballDigest>,
     /// Who did it, and why.
     #[serde(flatten)]
     pub author: Author,
@@ -70,7 +73,7 @@ pub struct Entry {
     /// Why, in the words of that operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Its pins and unpins, the newest first. A rollback is one of the pins.
+    /// Its pins and unpins, and what was staged, the newest first. A rollback is one of the pins.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub acts: Vec<Act>,
     /// When it was last pinned.
@@ -202,22 +205,26 @@ impl Collected {
             unpinned_at: None,
         };
         for event in pins {
-            let (event, at, author) = match event {
+            let (event, at, digest, author) = match event {
                 LineEvent::Pinned { at, author } => {
                     entry.pinned_at.get_or_insert(at);
-                    ("pinned", at, author)
+                    ("pinned", at, None, author)
                 }
                 LineEvent::Unpinned { at, author } => {
                     entry.unpinned_at.get_or_insert(at);
-                    ("unpinned", at, author)
+                    ("unpinned", at, None, author)
+                }
+                LineEvent::Staged(StagingLine { at, digest, author }) => ("staged", at, Some(digest), author),
+                LineEvent::StagingEnded(StagingLine { at, digest, author }) => {
+                    ("staging-ended", at, Some(digest), author)
                 }
                 LineEvent::Published { .. } => continue,
             };
             if entry.acts.len() < MOST_ACTS {
-                entry.acts.push(Act { event, at, author });
+                entry.acts.push(Act { event, at, digest, author });
             }
         }
-        if let Some(Act { author, .. }) = entry.acts.first() {
+        if let Some(Act { author, .. }) = entry.acts.iter().find(|act| act.digest.is_none()) {
             (entry.by, entry.reason) = (author.by.clone(), author.reason.clone());
         }
         self.entries.push(entry);
@@ -313,7 +320,7 @@ mod tests {
         assert_eq!((second.entry.why, second.entry.by.as_deref()), (Why::RolledBack, Some("dan")));
         assert_eq!((first.entry.pinned_at, first.entry.unpinned_at), (Some(at(12).into()), Some(at(11).into())));
         assert_eq!((first.entry.by.as_deref(), first.entry.reason.as_deref()), (Some("cid"), Some("cid said so")));
-        let act = |event, second, name| Act { event, at: at(second).into(), author: author(name) };
+        let act = |event, second, name| Act { event, at: at(second).into(), digest: None, author: author(name) };
         assert_eq!(first.entry.acts, [act("pinned", 12, "cid"), act("unpinned", 11, "bob"), act("pinned", 10, "ann")]);
         assert!(second.entry.acts.is_empty());
     }

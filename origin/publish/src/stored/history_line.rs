@@ -118,6 +118,19 @@ pub(crate) enum LineEvent {
         #[serde(flatten)]
         author: Author,
     },
+    /// Over this publication, which stays in force.
+    Staged(StagingLine),
+    /// With this publication.
+    StagingEnded(StagingLine),
+}
+
+/// A staged version in a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StagingLine {
+    pub(crate) at: Time,
+    pub(crate) digest: TarballDigest,
+    #[serde(flatten)]
+    pub(crate) author: Author,
 }
 
 /// A revision in a line. That of Git is its commit alone, as in lines of former origins.
@@ -184,6 +197,19 @@ impl Line {
 
     pub(crate) fn unpinned(descriptor: &Descriptor, at: SystemTime, author: Author) -> Self {
         Self::of(descriptor, LineEvent::Unpinned { at: at.into(), author })
+    }
+
+    pub(crate) fn staged(descriptor: &Descriptor, digest: TarballDigest, at: SystemTime, author: Author) -> Self {
+        Self::of(descriptor, LineEvent::Staged(StagingLine { at: at.into(), digest, author }))
+    }
+
+    pub(crate) fn staging_ended(
+        descriptor: &Descriptor,
+        digest: TarballDigest,
+        at: SystemTime,
+        author: Author,
+    ) -> Self {
+        Self::of(descriptor, LineEvent::StagingEnded(StagingLine { at: at.into(), digest, author }))
     }
 
     fn of(descriptor: &Descriptor, event: LineEvent) -> Self {

@@ -51,6 +51,8 @@ pub(crate) struct KnownService {
     pub(crate) generation: Generation,
     /// See [`Row::generation_for_all`].
     pub(crate) generation_for_all: Generation,
+    /// See [`Row::has_unknown_audience`].
+    pub(crate) has_unknown_audience: bool,
     pub(crate) current: Option<KnownVersion>,
     pub(crate) pin: Option<Pin>,
     pub(crate) retained: Vec<KnownRetained>,
@@ -130,6 +132,7 @@ impl KnownService {
         Self {
             generation: row.generation,
             generation_for_all: row.generation_for_all(),
+            has_unknown_audience: row.has_unknown_audience(),
             pin: row.pin.as_ref().map(row::Pin::shown),
             retained: retained.collect(),
             other_key: None,

@@ -83,8 +83,10 @@ pub(crate) struct Staging {
     pub(crate) in_force: Generation,
     /// Unix milliseconds.
     pub(crate) since: u64,
+    /// `None`: a later version of the program wrote one that this one does not understand. Nobody gets it, and an owner
+    /// ends it when it begins to write the repository.
     #[serde(flatten)]
-    pub(crate) audience: Audience,
+    pub(crate) audience: Option<Audience>,
     #[serde(flatten)]
     pub(crate) author: Author,
 }
@@ -145,6 +147,11 @@ impl Row {
     pub(crate) fn generation_for_all(&self) -> Generation {
         let staged = self.staged.as_ref().filter(|staged| staged.generation >= self.generation);
         staged.map_or(self.generation, |staged| staged.in_force)
+    }
+
+    /// Whether something is staged for agents that this version of the program does not understand.
+    pub(crate) fn has_unknown_audience(&self) -> bool {
+        self.staged.as_ref().is_some_and(|staged| staged.audience.is_none())
     }
 
     pub(crate) fn is_staged(&self, digest: &TarballDigest) -> bool {

@@ -4,17 +4,18 @@ use weir_protocol::descriptor::{MAX_DESCRIPTOR_BYTES, Omission, OmissionReason};
 use weir_protocol::staged::Audience;
 use weir_protocol::token::SigningKey;
 
+use super::decide::draft::Draft;
 use super::stored::row::{Row, Staging};
 use super::*;
 
-const CANARIES: &str = r#"{"for":[{"labels":{"ring":"canary"}}]}"#;
+pub(super) const CANARIES: &str = r#"{"for":[{"labels":{"ring":"canary"}}]}"#;
 const MORE: &str = r#"{"for":[{"labels":{"ring":"canary"}},{"agents":"eu-*"}],"percent":10}"#;
 
-fn audience(json: &str) -> Audience {
+pub(super) fn audience(json: &str) -> Audience {
     serde_json::from_str(json).unwrap()
 }
 
-async fn stage_build(
+pub(super) async fn stage_build(
     publisher: &Publisher,
     service: &Arc<Service>,
     number: u64,
@@ -36,7 +37,7 @@ pub(super) async fn stage(
     stage_build(publisher, service, number, built(&[&number.to_string()]), CANARIES).await
 }
 
-async fn publish_number(publisher: &Publisher, service: &Arc<Service>, number: u64) -> Descriptor {
+pub(super) async fn publish_number(publisher: &Publisher, service: &Arc<Service>, number: u64) -> Descriptor {
     publish(publisher, service, number, &[&number.to_string()]).await.unwrap();
     current(service)
 }
@@ -45,12 +46,12 @@ pub(super) async fn row(publisher: &Publisher) -> Row {
     publisher.repositories.row(&shop(), &name("shop-prod")).await.unwrap().unwrap()
 }
 
-fn digest(number: u64) -> TarballDigest {
+pub(super) fn digest(number: u64) -> TarballDigest {
     TarballDigest::of(number.to_string().as_bytes())
 }
 
 /// What a descriptor stages.
-fn staged(descriptor: &Descriptor) -> Option<(Descriptor, Audience)> {
+pub(super) fn staged(descriptor: &Descriptor) -> Option<(Descriptor, Audience)> {
     let staged = descriptor.fields().staged.as_ref()?;
     let bytes = Bytes::copy_from_slice(staged.descriptor.get().as_bytes());
     Some((Descriptor::parse(bytes).unwrap(), staged.audience.clone()))
@@ -302,7 +303,20 @@ async fn what_cannot_be_staged_changes_nothing_and_says_why() {
     assert!(matches!(error, StageError::Change(VersionChangeError::GenerationConflict { .. })), "{error}");
     assert!(!publisher.end_staging(&shop_prod, change("ann", 3)).await.unwrap());
     assert_eq!((store.record().await, current(&shop_prod)), (before, shown));
+    publisher.pin(&shop_prod, None, change("ann", 4)).await.unwrap();
+    let error = stage(&publisher, &shop_prod, 2).await.unwrap_err();
+    assert!(matches!(error, StageError::Pinned(_)), "{error}");
+    publisher.unpin(&shop_prod, change("ann", 5)).await.unwrap();
     stage(&publisher, &shop_prod, 2).await.unwrap();
+}
+
+/// Writes a row as another version of the program does.
+pub(super) async fn write(publisher: &Publisher, row: Row) {
+    let put = move |draft: &mut Draft<'_>| {
+        draft.put(row);
+        Ok(())
+    };
+    publisher.repositories.handle(&shop()).edit(vec![name("shop-prod")], put).await.unwrap();
 }
 
 /// What an origin of 0.1 reads of a row, and writes again.
@@ -319,15 +333,7 @@ async fn an_origin_of_the_release_before_reads_the_row_and_publishes_above_it() 
     retained.retain(|key, _| ["superseded_at", "version"].contains(&key.as_str()));
     // As it writes the row: the staged version is a retained one, and what is in force is below the row's generation, as it
     // is when another repository has published since. So the tip is published again, above it.
-    let handle = publisher.repositories.handle(&shop());
-    let former: Row = serde_json::from_value(former).unwrap();
-    handle
-        .edit(vec![name("shop-prod")], move |draft| {
-            draft.put(former);
-            Ok(())
-        })
-        .await
-        .unwrap();
+    write(&publisher, serde_json::from_value(former).unwrap()).await;
     let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")].publication(), first.publication());
     assert!(publisher.queries.version(&shop(), &name("shop-prod"), &digest(2)).await.unwrap().is_some());

@@ -57,6 +57,7 @@ fn due_for_update(
         gone.contains(service)
             || (row.holds() && row.generation_for_all < *bounds.start())
             || row.generation > *bounds.end()
+            || row.has_unknown_audience
             || (!is_signed && has_versions)
     };
     let due = known.services.iter().filter(|(service, row)| is_due(service, row));
@@ -88,9 +89,10 @@ fn apply_update(
         if gone.contains(service) {
             updated.retired.extend(draft.retire(service, true, now)?.map(|generation| (service.clone(), generation)));
         }
+        updated.raised += usize::from(draft.end_unknown_staging(service, now)?);
         updated.raised += usize::from(draft.republish_in_bounds(service, &bounds, now)?);
         if signs {
-            updated.signed += draft.renew_signatures(service)?;
+            updated.signed += draft.renew_signatures(service, now)?;
         }
     }
     if signs {

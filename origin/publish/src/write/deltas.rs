@@ -13,6 +13,7 @@ use super::pending_change::PendingChange;
 use super::repositories::Repositories;
 use crate::decide::decision;
 use crate::decide::draft::{Change, Draft, VisibleChange};
+use crate::decide::staging::with_staged;
 use crate::error::PublishError;
 use crate::stored::row::{Row, parsed};
 
@@ -96,13 +97,13 @@ fn add_deltas(
 ) -> Result<(bool, Vec<VisibleChange>), PublishError> {
     let mut row = draft.row(&service.name)?;
     let bases: Vec<_> = bases(&row)?.iter().map(|base| base.publication().sha256).collect();
-    let current = row.current.as_mut().filter(|current| current.digest == *target && !service.is_withdrawn());
+    let current = row.current.as_ref().filter(|current| current.digest == *target && !service.is_withdrawn());
     let Some(current) = current else { return Ok((false, Vec::new())) };
     let Some(fields) = decision::with_deltas(&parsed(current)?, deltas, &bases) else {
         return Ok((true, Vec::new()));
     };
-    let descriptor = draft.sign(fields)?;
-    *current = current.with(&descriptor);
+    let descriptor = draft.sign(with_staged(&row, fields))?;
+    row.current = row.current.as_ref().map(|current| current.with(&descriptor));
     draft.put(row);
     Ok((true, vec![VisibleChange { service: service.clone(), change: Change::Revised(descriptor) }]))
 }
