@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_cache::{OriginError, OriginId};
 use weir_protocol::name::NodeName;
-use weir_protocol::observed::{EDGE_PATH, EdgeObserved, Instance, NAME_TWICE};
+use weir_protocol::observed::{Capability, EDGE_PATH, EdgeObserved, Instance, NAME_TWICE};
 use weir_runtime::shutdown::Drain;
 
 use super::Observed;
@@ -129,6 +129,7 @@ impl Sender {
                 edge: edge.clone(),
                 name: self.context.name.clone(),
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+                capabilities: [Capability::Staged].into(),
                 instance: self.context.instance.clone(),
                 seq: self.delivery.seq,
                 full: part.full,

@@ -1,9 +1,9 @@
 //! What the table holds of an edge.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use weir_protocol::observed::EdgeObserved;
-use weir_protocol::observed::Instance;
+use weir_protocol::observed::{Capability, EdgeObserved, Instance};
 
 use crate::bounds::{AGENT_SILENT_AFTER, MAX_EDGES};
 
@@ -51,6 +51,8 @@ pub(crate) struct Edge {
     pub(crate) heard: Instant,
     /// The version of its program.
     pub(crate) version: Option<String>,
+    /// What it can do that edges of other releases cannot.
+    pub(crate) capabilities: BTreeSet<Capability>,
     /// Its instance and the last accepted `seq`. `None`: everything has to come again.
     last: Option<(Instance, u64)>,
     /// Its instance, when it was first heard, and its first epoch.
@@ -75,6 +77,7 @@ impl Edge {
         Self {
             heard,
             version: None,
+            capabilities: BTreeSet::new(),
             last: None,
             run: None,
             epoch: 0,
@@ -153,6 +156,7 @@ impl Edge {
         self.last = Some((message.instance.clone(), message.seq));
         self.draining = message.draining;
         self.version.clone_from(&message.version);
+        self.capabilities.clone_from(&message.capabilities);
         if message.more || self.left_out.is_some() {
             self.incomplete_since.get_or_insert(self.heard);
         } else {

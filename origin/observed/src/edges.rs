@@ -1,11 +1,12 @@
 //! The list of edges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use serde::Serialize;
 use weir_protocol::descriptor::rfc3339;
 use weir_protocol::name::EdgeName;
+use weir_protocol::observed::Capability;
 
 use crate::reporter::Reporter;
 use crate::table::{Now, Table};
@@ -37,6 +38,8 @@ pub struct EdgeView {
     pub since: SystemTime,
     /// The version of the program. `None`: it has not said so since this origin started.
     pub version: Option<String>,
+    /// What it can do that edges of other releases cannot. Empty also while `version` is not known.
+    pub capabilities: BTreeSet<Capability>,
     /// The agents that it heard last.
     pub agents: usize,
     /// What they run.
@@ -67,7 +70,8 @@ impl Table {
             };
             let (agents, rows) = in_use.get(reporter).copied().unwrap_or_default();
             let (name, via, version) = (reporter.edge.clone(), reporter.via.clone(), edge.version.clone());
-            EdgeView { name, state, heard_at: now.wall_of(edge.heard), since, version, agents, rows, via }
+            let (heard_at, capabilities) = (now.wall_of(edge.heard), edge.capabilities.clone());
+            EdgeView { name, state, heard_at, since, version, capabilities, agents, rows, via }
         });
         shown.collect()
     }

@@ -34,6 +34,9 @@ pub struct EdgeObserved {
     /// The version of the program. `None`: an edge of the release before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// What it can do that edges of other releases cannot.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub capabilities: BTreeSet<Capability>,
     /// The run of the edge.
     pub instance: Instance,
     /// One more than that of the message before, of the same instance to the same origin.
@@ -58,6 +61,17 @@ pub struct EdgeObserved {
     /// The names that failed credentials claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedName>,
+}
+
+/// Something that not every release of an edge can do, and that origins count on only once all edges can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Capability {
+    /// It gives a staged version to the agents that it is for.
+    Staged,
+    /// One of a later version.
+    #[serde(other)]
+    Other,
 }
 
 /// What an edge knows of an agent.
@@ -180,6 +194,11 @@ mod tests {
         twice.agents.push(read.agents[0].clone());
         let error = EdgeObserved::parse(&serde_json::to_vec(&twice).unwrap()).unwrap_err().to_string();
         assert_eq!(error, "agent `cluster-1` is there twice");
+        let later = GOLDEN.replace(r#"["staged"]"#, r#"["staged","fly"]"#);
+        let later = EdgeObserved::parse(later.as_bytes()).unwrap();
+        assert_eq!(later.capabilities, [Capability::Staged, Capability::Other].into());
+        let former = GOLDEN.replace(r#""capabilities":["staged"],"#, "");
+        assert!(EdgeObserved::parse(former.as_bytes()).unwrap().capabilities.is_empty());
         // An edge of the release before passes on what its agents say.
         let hidden = GOLDEN.replace("expired", r"ex\u202epired").replace("0.3.0", r"0.\u00073.0");
         let read = EdgeObserved::parse(hidden.as_bytes()).unwrap();

@@ -12,7 +12,7 @@ use crate::name::NodeName;
 
 pub use self::from_agent::{AgentObserved, INTERVAL_SECONDS as AGENT_INTERVAL_SECONDS};
 pub use self::from_edge::{
-    AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, NAME_TWICE,
+    AgentRows, Capability, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, NAME_TWICE,
     PATH as EDGE_PATH, Proved, RefusedName,
 };
 pub use self::instance::{Instance, InstanceError, MAX_INSTANCE_BYTES};

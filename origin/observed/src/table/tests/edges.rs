@@ -1,5 +1,7 @@
 //! Edges with one identity, two with one name, and edges that stop.
 
+use weir_protocol::observed::Capability;
+
 use super::*;
 
 /// A message of an edge with the identity `pool`.
@@ -243,12 +245,15 @@ fn the_list_of_edges_says_which_is_live_incomplete_or_away() {
         world.table.list_edges(world.now).iter().map(shown).collect::<Vec<_>>()
     };
     let rows = [row("x", 1, None), row("y", 1, None)];
-    world.send(&with(message("e1", 1, &[agent("a", "i", 1, &rows)]), json!({"version": "0.3.0"}))).unwrap();
+    world.send(&with(message("e1", 1, &[agent("a", "i", 1, &rows)]), json!({"version": "0.3.0", "capabilities": ["staged"]})))
+        .unwrap();
     world.send(&with(message("e2", 1, &[]), json!({"more": true}))).unwrap();
     world.send(&message("e3", 1, &[])).unwrap();
     assert_eq!(listed(&world), ["e1 live 1/2", "e2 incomplete 0/0", "e3 live 0/0"]);
     let first = &world.table.list_edges(world.now)[0];
     assert_eq!((first.version.as_deref(), first.since), (Some("0.3.0"), world.now.wall));
+    let capabilities: Vec<_> = world.table.list_edges(world.now).into_iter().map(|edge| edge.capabilities).collect();
+    assert_eq!(capabilities, [[Capability::Staged].into(), BTreeSet::new(), BTreeSet::new()]);
     world.send(&with(message("e3", 2, &[]), json!({"draining": true}))).unwrap();
     world.pass(31);
     assert_eq!(listed(&world), ["e1 incomplete 1/2", "e2 incomplete 0/0", "e3 away 0/0"]);
