@@ -179,6 +179,7 @@ fn admin(
     let metrics_token = metrics_token(composition.config.admin.metrics_token_file.as_deref()).context("[admin]")?;
     Ok(Admin {
         registry,
+        page: None,
         ready: Arc::new(ready),
         status: Arc::new(move |_| {
             let edges = edges.current();

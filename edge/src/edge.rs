@@ -22,10 +22,11 @@ use crate::agent_api::{AgentApi, ApiMetrics, Sources};
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, ListFiles, Lookup};
 use crate::config::Config;
 use crate::heartbeats::Heartbeats;
+use crate::history::History;
 use crate::listener::{self, EdgeListener};
 use crate::observed::{self, Observed};
 use crate::oci_api::OciApi;
-use crate::operator_api::OperatorApi;
+use crate::operator_api::{self, OperatorApi};
 use crate::origin_client::{ObjectFetcher, Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
 use crate::peer_api::{Events, PeerApi, PeerMetrics, Reports};
@@ -228,6 +229,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         agents: own,
         observed: observed.clone(),
         heartbeats,
+        history: History::start(registry.clone(), clock, drain),
         reloader: reloader.clone(),
         clock,
         started,
@@ -302,6 +304,7 @@ fn admin(config: &Config, status: &Arc<Status>, registry: &Registry, drain: &Dra
     Ok(Admin {
         registry: registry.clone(),
         ready: Arc::new(move || ready.readiness()),
+        page: Some(operator_api::page()),
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         metrics_token: metrics_token(config.admin.metrics_token_file.as_deref())?,
         drain: drain.clone(),

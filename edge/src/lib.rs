@@ -15,6 +15,7 @@ pub mod config;
 pub mod doctor;
 mod edge;
 mod heartbeats;
+mod history;
 mod listener;
 mod metrics;
 mod observed;
@@ -28,6 +29,7 @@ mod request_headers;
 mod reset_key;
 mod self_api;
 mod status;
+mod summary;
 mod version;
 
 pub use config::Config;

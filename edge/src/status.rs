@@ -18,6 +18,7 @@ use weir_runtime::shutdown::Drain;
 use crate::access::Access;
 use crate::catalog::{Catalog, Entry, Failure, Lookup};
 use crate::heartbeats::Heartbeats;
+use crate::history::History;
 use crate::observed::Observed;
 use crate::origin_client::{MAX_ORIGINS, Origins, Shields};
 use crate::peer_api::PeerApi;
@@ -35,7 +36,7 @@ const MAX_NAMED: usize = 3;
 const MAX_REASONS: usize = 5;
 
 /// The errors of the last failed queries.
-type Failures = HashMap<ServiceName, Failure>;
+pub(crate) type Failures = HashMap<ServiceName, Failure>;
 
 pub(crate) struct Status {
     pub(crate) name: String,
@@ -49,6 +50,7 @@ pub(crate) struct Status {
     pub(crate) agents: SelfApi,
     pub(crate) observed: Observed,
     pub(crate) heartbeats: Heartbeats,
+    pub(crate) history: History,
     pub(crate) reloader: Arc<WatchedFiles<Reloader>>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
@@ -140,12 +142,12 @@ impl Status {
         bounds
     }
 
+    /// The document of `/status`: its head, and a page of services.
     ///
     /// # Errors
     /// The query has an unknown key or an invalid value.
     pub(crate) fn document(&self, query: &str) -> Result<Value, QueryError> {
         let page = Page::parse(query)?;
-        let now = self.clock.now();
         let all = self.catalog.all();
         let total = all.len();
         let (listed, next) = page.of(all, MAX_LISTED);
@@ -154,9 +156,19 @@ impl Status {
             .iter()
             .map(|(name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures))
             .collect();
+        let mut document = self.head();
+        document["services_total"] = total.into();
+        document["services"] = services.into();
+        document["next_after"] = next.map(|name| name.to_string()).into();
+        Ok(document)
+    }
+
+    /// How the edge is, without its services.
+    pub(crate) fn head(&self) -> Value {
+        let now = self.clock.now();
         let (ready, reasons) = self.readiness().into_parts();
         let vouched = self.catalog.vouched();
-        Ok(json!({
+        json!({
             "role": "edge",
             "name": self.name,
             "version": env!("CARGO_PKG_VERSION"),
@@ -182,10 +194,7 @@ impl Status {
             })).collect::<Vec<_>>(),
             "cache": self.cache.usage(),
             "agents": self.observed.summary(),
-            "services_total": total,
-            "services": services,
-            "next_after": next.map(|name| name.to_string()),
-        }))
+        })
     }
 
     /// The document of `/v1/explain`: a service, or one version of it. `None`: neither the catalog nor a request nor an agent
@@ -217,7 +226,7 @@ impl Status {
     }
 
     /// Describes a service, or a past version of it when there is no entry.
-    fn service(
+    pub(crate) fn service(
         &self,
         name: &ServiceName,
         entry: Option<&Entry>,

@@ -42,7 +42,7 @@ impl Starting {
     pub(crate) fn admin(&self, registry: Registry, metrics_token: Option<Arc<OperatorToken>>, drain: &Drain) -> Admin {
         let (ready, status) = (self.clone(), self.clone());
         let (ready, status) = (Arc::new(move || ready.readiness()), Arc::new(move |_: &str| status.status()));
-        Admin { registry, ready, status, metrics_token, drain: drain.clone() }
+        Admin { registry, ready, status, page: None, metrics_token, drain: drain.clone() }
     }
 
     /// The origin has started.

@@ -150,6 +150,11 @@ impl Observed {
         self.table().summary()
     }
 
+    /// For `/v1/summary`: the agents with problems, and as many others as are listed.
+    pub(crate) fn worst(&self, most: usize) -> Vec<Value> {
+        self.table().worst(most, self.inner.clock.now(), SystemTime::now())
+    }
+
     /// For `/v1/agents`: a page of agents, after one of them.
     pub(crate) fn page(&self, agent: Option<&NameGlob>, after: Option<&NodeName>, limit: usize) -> Value {
         self.table().page(agent, (after, limit), self.inner.clock.now(), SystemTime::now())

@@ -65,6 +65,25 @@ impl Table {
         json!({ "total": total, "agents": agents, "cursor": last })
     }
 
+    /// For `/v1/summary`: the first agents, those with a problem first, then those whose name two use, then those not heard.
+    pub(super) fn worst(&self, most: usize, now: Moment, wall: SystemTime) -> Vec<Value> {
+        let rank = |agent: &AgentState| (agent.problems == 0, !agent.is_duplicated(), !agent.is_unheard);
+        let mut all: Vec<_> = self.agents.iter().map(|(name, agent)| (rank(agent), name, agent)).collect();
+        // The names are in order, and stay so among equals.
+        all.sort_by_key(|(rank, ..)| *rank);
+        let listed = all.into_iter().take(most).map(|(_, name, agent)| {
+            let mut shown = agent.counted(name, now, wall);
+            let problem = agent.present().find_map(|row| Some((&row.service, row.problem.as_ref()?)));
+            shown["problem"] = problem.map_or(Value::Null, |(service, problem)| {
+                let mut shown = serde_json::to_value(problem).expect("plain data");
+                shown["service"] = json!(service);
+                shown
+            });
+            shown
+        });
+        listed.collect()
+    }
+
     /// For `/v1/agents/{name}`: an agent with its rows.
     pub(super) fn agent(&self, name: &NodeName, now: Moment, wall: SystemTime) -> Option<Value> {
         let agent = self.agents.get(name)?;

@@ -1,9 +1,11 @@
-//! The admin listener: `/status`, `/v1/explain`, `/v1/agents`, `/v1/purge`, probes and metrics.
+//! The admin listener: a page for people, `/status`, `/v1/summary`, `/v1/explain`, `/v1/agents`, `/v1/purge`, probes and
+//! metrics.
 //!
 //! Reads are open on loopback. Beyond it, and for writes, the operator token is required.
 
 mod agents;
 mod error;
+mod page;
 mod purge;
 
 use std::net::SocketAddr;
@@ -24,6 +26,8 @@ use weir_runtime::metric_families;
 use weir_runtime::operator_token::{OPERATOR_TOKEN, OperatorToken};
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_runtime::shutdown::Drain;
+
+pub(crate) use self::page::page;
 
 use self::purge::PurgeRequest;
 use crate::config::AdminConfig;
@@ -110,6 +114,15 @@ impl OperatorApi {
                 let explained = spawn_blocking(move || (status.explain(&service, digest.as_ref()), service)).await;
                 let (explained, service) = explained.map_err(error::failed)?;
                 Ok(admin::json(&explained.ok_or_else(|| error::unknown_service(&service))?))
+            }
+            "/v1/summary" => {
+                if !reads {
+                    return Err(Problem::method_not_allowed("GET, HEAD"));
+                }
+                self.check_reader(&request).await?;
+                let (status, registry) = (self.status.clone(), self.admin.registry.clone());
+                let summed = spawn_blocking(move || status.summary(&registry.gather())).await;
+                Ok(admin::compact_json(&summed.map_err(error::failed)?))
             }
             path if path == "/v1/agents" || path.starts_with("/v1/agents/") => {
                 if !reads {

@@ -38,6 +38,7 @@ mod oci_attached;
 mod oci_clients;
 mod open;
 mod outage;
+mod page;
 mod purge;
 mod readiness;
 mod reload;

@@ -233,6 +233,18 @@ pub(crate) async fn ask_with(
     headers: &str,
     body: &str,
 ) -> (u16, String) {
+    let (head, body) = answer_of(address, method, path, headers, body).await;
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+}
+
+/// The head and the body of the answer to such a request.
+pub(crate) async fn answer_of(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (String, String) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let length = body.len();
@@ -242,7 +254,7 @@ pub(crate) async fn ask_with(
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    (head.to_owned(), body.to_owned())
 }
 
 /// The same of any edge.

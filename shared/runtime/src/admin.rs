@@ -1,4 +1,4 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`. Plain HTTP, on loopback by default; beyond it without
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`, and a page at `/`. Plain HTTP, on loopback by default; beyond it without
 //! `/status`.
 
 mod config;
@@ -17,6 +17,7 @@ pub use self::config::AdminConfig;
 pub use self::local::{NotAnswered, STATUS_SOCKET, status_at};
 use super::cross_site;
 use super::operator_token::{NotAdmitted, OperatorToken, TokenError};
+use super::page::Page;
 use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use super::shutdown::Drain;
 use weir_protocol::problem::Problem;
@@ -71,6 +72,8 @@ pub struct Admin {
     pub ready: Arc<dyn Fn() -> Readiness + Send + Sync>,
     /// Called on each `/status`, with the query.
     pub status: Arc<dyn Fn(&str) -> StatusDocument + Send + Sync>,
+    /// What `/` shows to people.
+    pub page: Option<Page>,
     /// What `/metrics` requires.
     pub metrics_token: Option<Arc<OperatorToken>>,
     /// While it drains the role is not ready.
@@ -121,10 +124,14 @@ impl Admin {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Problem::method_not_allowed("GET, HEAD").into_response();
         }
-        match request.uri().path() {
-            "/livez" => text(StatusCode::OK, "alive\n".to_owned()),
-            "/readyz" if self.drain.has_begun() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
-            "/readyz" => {
+        match (request.uri().path(), &self.page) {
+            ("/", Some(_)) if is_loopback && !cross_site::is_for_loopback(request) => {
+                not_from_here("/").into_response()
+            }
+            ("/", Some(page)) => page.response(),
+            ("/livez", _) => text(StatusCode::OK, "alive\n".to_owned()),
+            ("/readyz", _) if self.drain.has_begun() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
+            ("/readyz", _) => {
                 let lines = if cross_site::is_from_this_machine(request, peer) { lines } else { number };
                 match (self.ready)() {
                     Readiness::Ready => text(StatusCode::OK, "ready\n".to_owned()),
@@ -134,16 +141,16 @@ impl Admin {
                     Readiness::NotReady(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, lines("not ready", &reasons)),
                 }
             }
-            "/metrics" if is_loopback && !cross_site::is_for_loopback(request) => {
+            ("/metrics", _) if is_loopback && !cross_site::is_for_loopback(request) => {
                 not_from_here("/metrics").into_response()
             }
-            "/metrics" => match TextEncoder::new().encode_to_string(&self.registry.gather()) {
+            ("/metrics", _) => match TextEncoder::new().encode_to_string(&self.registry.gather()) {
                 Ok(metrics) => typed(StatusCode::OK, prometheus::TEXT_FORMAT, metrics),
                 Err(error) => {
                     text(StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics cannot be written: {error}\n"))
                 }
             },
-            "/status" => match (self.status)(request.uri().query().unwrap_or_default()) {
+            ("/status", _) => match (self.status)(request.uri().query().unwrap_or_default()) {
                 Ok(status) => json(&status),
                 Err(reason) => Problem::malformed(reason).into_response(),
             },
@@ -211,6 +218,11 @@ pub fn json(document: &impl Serialize) -> Response<Body> {
     typed(StatusCode::OK, "application/json", text + "\n")
 }
 
+/// A response with JSON for programs, without white space.
+pub fn compact_json(document: &serde_json::Value) -> Response<Body> {
+    typed(StatusCode::OK, "application/json", document.to_string())
+}
+
 fn lines(word: &str, reasons: &[String]) -> String {
     reasons.iter().map(|reason| format!("{word}: {reason}\n")).collect()
 }
@@ -273,6 +285,7 @@ mod tests {
             registry,
             ready: Arc::new(|| Readiness::Degraded(vec!["shop: its upstream fails".to_owned()])),
             status: Arc::new(|_| Ok(serde_json::json!({}))),
+            page: None,
             metrics_token: metrics_token(token).unwrap(),
             drain: drain.clone(),
         };

@@ -28,6 +28,7 @@ pub mod metric_families;
 pub mod open_files;
 pub mod operator_token;
 pub mod output;
+pub mod page;
 pub mod process_metrics;
 pub mod secret_file;
 pub mod serve;

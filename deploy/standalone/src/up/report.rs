@@ -57,6 +57,9 @@ impl<'a> Report<'a> {
             ("agent", roles.agent.admin_address()),
         ] {
             if let Some(admin) = admin {
+                if role == "edge" {
+                    self.print(&format!("  http://{admin}/ shows the edge in a browser"))?;
+                }
                 self.print(&format!("  http://{admin}/metrics and /status of the {role}"))?;
             }
         }

@@ -1,0 +1,208 @@
+'use strict';
+// What Weir's pages share: elements, words for numbers and times, tables, plots, and the question that is repeated.
+// Data becomes text and attributes, never markup: names and texts come from others.
+
+const byId = (id) => document.getElementById(id);
+
+function fill(node, name, attributes, content) {
+  for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+  node.append(...content.filter((part) => part !== null && part !== undefined));
+  return node;
+}
+const make = (name, attributes, ...content) => fill(document.createElement(name), name, attributes, content);
+const draw = (name, attributes, ...content) =>
+  fill(document.createElementNS('http://www.w3.org/2000/svg', name), name, attributes, content);
+
+// Sets a text only when it changes: a screen reader reads changes of live regions.
+function say(id, text, kind) {
+  const node = byId(id);
+  if (node.textContent !== text) node.textContent = text;
+  if (kind !== undefined && node.className !== kind) node.className = kind;
+  node.hidden = text === '';
+}
+const list = (id, items) => {
+  byId(id).replaceChildren(...items.map((item) => make('li', {}, item)));
+  byId(id).hidden = items.length === 0;
+};
+
+const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+const count = (number, one, many) => `${whole.format(number)} ${number === 1 ? one : many || one + 's'}`;
+const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
+
+// Rounded down, so that 99.98 % is not all of it.
+function percent(part, all) {
+  if (!(all > 0)) return '–';
+  const share = (100 * part) / all;
+  if (share > 0 && share < 0.1) return '< 0.1 %';
+  return `${share === 100 || share === 0 ? share : (Math.floor(share * 10) / 10).toFixed(1)} %`;
+}
+function bytes(number) {
+  let [value, unit] = [Math.abs(number), 0];
+  while (value >= 1024 && unit < 5) [value, unit] = [value / 1024, unit + 1];
+  const digits = unit > 0 && value < 10 ? 1 : 0;
+  return `${number < 0 ? '−' : ''}${value.toFixed(digits)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][unit]}`;
+}
+function duration(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 36 * 3600) return `${Math.round(seconds / 3600)} h`;
+  return count(Math.round(seconds / 86400), 'day');
+}
+const secondsSince = (time, now) => Math.max(0, (now - Date.parse(time)) / 1000);
+const clock = (time) => time.toLocaleTimeString('en-GB');
+
+// The rows of a table with a heading in each row. A cell is text or a node; `{number}` aligns it to the right.
+function rows(table, all) {
+  const head = [...table.querySelectorAll('thead th')].map((th) => th.textContent);
+  const before = table.tBodies[0];
+  const focused = before.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
+  const body = make('tbody', {}, ...all.map((cells) => make('tr', {}, ...cells.map((cell, at) => {
+    const isNumber = cell !== null && typeof cell === 'object' && 'number' in cell;
+    const content = isNumber ? cell.number : cell;
+    if (at === 0) return make('th', { scope: 'row' }, content);
+    return make('td', { 'data-label': head[at], ...(isNumber ? { class: 'number' } : {}) }, content);
+  }))));
+  // A selection stays where nothing changes, and the focus where its link is still there.
+  if (before.isEqualNode(body)) return;
+  before.replaceWith(body);
+  if (focused) [...body.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused)?.focus({ preventScroll: true });
+}
+const tableRows = (id, all) => rows(byId(id), all);
+
+// Beside a number that says the same.
+function bar(part, all, colour) {
+  const width = all > 0 ? Math.min(100, (100 * part) / all) : 0;
+  return draw('svg', { class: 'bar', viewBox: '0 0 100 8', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
+    draw('rect', { class: colour, width, height: 8 }));
+}
+const key = (name, colour) => make('span', { class: 'key' }, draw('svg', { class: 'swatch', viewBox: '0 0 8 8', 'aria-hidden': 'true' },
+  draw('rect', { class: colour, width: 8, height: 8 })), name);
+
+// Counts of intervals by minute of the last hour, the newest minute last. An interval that two minutes share is divided.
+function byMinute(hour, counts) {
+  const minutes = new Array(60).fill(0);
+  let from = hour.seconds;
+  counts.forEach((number, at) => {
+    const to = Math.min(from, hour.seconds_ago[at]);
+    const span = Math.max(from, to + 1) - to;
+    for (let minute = Math.floor(to / 60); minute < 60 && 60 * minute < to + span; minute += 1) {
+      const shared = Math.min(to + span, 60 * (minute + 1)) - Math.max(to, 60 * minute);
+      minutes[59 - minute] += (number * shared) / span;
+    }
+    from = to;
+  });
+  return minutes;
+}
+
+// A plot of stacked columns, one a minute, with the same numbers as a table. `series`: {name, colour, minutes}.
+// `reach`: how many seconds there is something to show of.
+function plot(figure, what, reach, series, shown) {
+  const totals = Array.from({ length: 60 }, (_, minute) => sum(series.map((one) => one.minutes[minute])));
+  const most = Math.max(...totals);
+  const peak = totals.lastIndexOf(most);
+  const words = most === 0 ? `${what}: none in the last hour.` :
+    `${what}, the last hour: ${shown(sum(totals))} in all, at most ${shown(most)} in a minute, ${59 - peak} min ago. ` +
+    'The table below has the numbers.';
+  const columns = totals.map((_, minute) => {
+    let top = 100;
+    return draw('g', {}, draw('title', {}, `${59 - minute} min ago: ${shown(totals[minute])}`),
+      draw('rect', { x: minute, y: 0, width: 1, height: 100, fill: 'transparent' }),
+      ...series.filter((one) => one.minutes[minute] > 0).map((one) => {
+        const height = (100 * one.minutes[minute]) / most;
+        top -= height;
+        return draw('rect', { class: one.colour, x: minute + 0.1, y: top, width: 0.8, height });
+      }));
+  });
+  const id = figure.id;
+  const picture = draw('svg', { class: 'plot', viewBox: '0 0 60 100', preserveAspectRatio: 'none', role: 'img',
+    'aria-labelledby': `${id}-title ${id}-words` },
+  draw('title', { id: `${id}-title` }, what), draw('desc', { id: `${id}-words` }, words),
+  draw('rect', { class: 'before', x: 0, y: 0, width: Math.max(0, 60 - reach / 60), height: 100 }), ...columns);
+  const start = reach < 3600 ? `it started ${duration(reach)} ago` : '';
+  figure.querySelector('.picture').replaceChildren(
+    make('div', { class: 'axis', 'aria-hidden': 'true' }, make('span', {}, most === 0 ? 'none' : `at most ${shown(most)} a minute`), make('span', {}, start)),
+    picture,
+    make('div', { class: 'axis', 'aria-hidden': 'true' }, ...['60 min ago', '30 min ago', 'now'].map((at) => make('span', {}, at))));
+  const table = figure.querySelector('table');
+  const used = series.filter((one) => sum(one.minutes) > 0);
+  table.tHead.replaceChildren(make('tr', {}, ...['Minutes ago', 'All', ...used.map((one) => one.name)]
+    .map((name, at) => make('th', { scope: 'col', ...(at > 0 ? { class: 'number' } : {}) }, name))));
+  const parts = Array.from({ length: 12 }, (_, at) => [55 - 5 * at, 60 - 5 * at]);
+  rows(table, parts.reverse().map(([from, to]) => [`${from} to ${to}`, ...[totals, ...used.map((one) => one.minutes)]
+    .map((minutes) => ({ number: shown(sum(minutes.slice(60 - to, 60 - from))) }))]));
+}
+
+// Asks `path` again and again, one request at a time, and not while nobody looks. `show` gets each answer. What is missing or
+// old is said in words. The token is in this variable alone.
+function follow(path, subject, everySeconds, show) {
+  let [token, timer, asking, paused, last, failedSince] = ['', 0, null, false, null, null];
+  const seconds = (since) => duration((Date.now() - since) / 1000);
+  const later = () => { clearTimeout(timer); if (!paused && !document.hidden) timer = setTimeout(ask, everySeconds * 1000); };
+  const asOf = () => {
+    byId('data').hidden = last === null;
+    if (last === null) return say('as-of', 'Nothing is known yet.');
+    const old = seconds(last);
+    say('as-of', paused ? `Paused. All of this is as of ${clock(last)}, ${old} ago.` :
+      failedSince ? `All of this is as of ${clock(last)}, ${old} ago.` : `As of ${clock(last)}. Asked again every ${everySeconds} s.`);
+  };
+  function failed(why) {
+    failedSince = failedSince || new Date();
+    const since = last ? `The last answer is of ${clock(last)}: what stands below may be wrong by now.` : 'Nothing is known.';
+    say('notice', `No answer from ${subject} since ${clock(failedSince)}: ${why}. ${since} It is asked again every ${everySeconds} s.`, 'notice');
+    document.title = `No answer – ${subject}`;
+    asOf();
+  }
+  function refused(words) {
+    last = null;
+    byId('sign-in').hidden = false;
+    say('notice', words, 'notice');
+    document.title = `Sign in – ${subject}`;
+    asOf();
+  }
+  async function ask() {
+    if (asking) return;
+    asking = new AbortController();
+    const limit = setTimeout(() => asking.abort(), 10000);
+    try {
+      const answer = await fetch(path, { headers: token ? { authorization: `Bearer ${token}` } : {}, signal: asking.signal,
+        cache: 'no-store', credentials: 'same-origin', redirect: 'error' });
+      if (answer.status === 401) { refused(token ? 'The token is wrong.' : ''); return; }
+      if (!answer.ok) {
+        const problem = await answer.json().catch(() => ({}));
+        failed(`it answered ${answer.status}${problem.title ? ` (${problem.title}. ${problem.detail || ''})` : ''}`);
+        return;
+      }
+      const document_ = await answer.json();
+      [last, failedSince] = [new Date(), null];
+      const wasAtForm = byId('sign-in').contains(document.activeElement);
+      byId('sign-in').hidden = true;
+      say('notice', '');
+      show(document_, last.getTime());
+      asOf();
+      if (wasAtForm) byId('main').focus();
+    } catch (error) {
+      failed(error.name === 'AbortError' ? 'it did not answer within 10 s' :
+        error instanceof TypeError ? 'it cannot be reached' : `its answer cannot be read (${error.message})`);
+    } finally {
+      clearTimeout(limit);
+      asking = null;
+      // Nobody asks again with a token that was refused.
+      if (byId('sign-in').hidden) later();
+    }
+  }
+  document.addEventListener('visibilitychange', () => { if (document.hidden) clearTimeout(timer); else if (!paused) ask(); });
+  byId('pause').addEventListener('click', (event) => {
+    paused = !paused;
+    event.target.setAttribute('aria-pressed', String(paused));
+    clearTimeout(timer);
+    asOf();
+    if (!paused) ask();
+  });
+  byId('sign-in').addEventListener('submit', (event) => {
+    event.preventDefault();
+    token = byId('token').value.trim();
+    byId('token').value = '';
+    ask();
+  });
+  ask();
+}
