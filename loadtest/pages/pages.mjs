@@ -1,0 +1,199 @@
+// pages.mjs BINARIES FOLDER: run.sh says what it does.
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import puppeteer from 'puppeteer-core';
+import { Site, TOKEN, WRITTEN, until } from './site.mjs';
+
+const [binaries, folder] = process.argv.slice(2);
+const axe = readFileSync(join(folder, 'node_modules/axe-core/axe.min.js'), 'utf8');
+const LEVELS = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
+const begun = Date.now();
+const check = (words) => console.log(`ok   ${((Date.now() - begun) / 1000).toFixed(1).padStart(5)} s  ${words}`);
+
+const site = new Site(binaries);
+const url = `http://127.0.0.1:${site.admin}/`;
+let browser;
+
+// A page of which everything unexpected is a failure: messages of the console, errors, requests to other hosts.
+async function open(address) {
+  const page = await browser.newPage();
+  page.unexpected = [];
+  page.requests = 0;
+  page.isOutage = false;
+  page.on('console', (message) => {
+    // The browser itself tells of an edge that is away, and of the 401 before the sign-in.
+    const isTold = /Failed to load resource: .*(ERR_CONNECTION|ERR_EMPTY_RESPONSE|401)/.test(message.text());
+    if (!(page.isOutage && isTold)) page.unexpected.push(`${message.type()}: ${message.text()}`);
+  });
+  page.on('pageerror', (error) => page.unexpected.push(error.message));
+  page.on('dialog', (dialog) => { page.unexpected.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on('request', (request) => {
+    page.requests += 1;
+    if (!request.url().startsWith(address) && !request.url().startsWith('data:')) page.unexpected.push(request.url());
+  });
+  await page.goto(address);
+  return page;
+}
+const text = (page, selector) => page.$eval(selector, (node) => node.innerText);
+const says = (page, selector, pattern) => until(`${selector} says ${pattern}`, async () => pattern.test(await text(page, selector)));
+const focused = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.textContent);
+async function press(page, key, times = 1) { for (let n = 0; n < times; n += 1) await page.keyboard.press(key); }
+
+// No violation of level A and AA in both widths and both colour schemes, and nothing is wider than the window.
+async function look(page, name) {
+  const isOpen = await page.$$eval('details', (all) => all.map((one) => one.open));
+  for (const scheme of ['light', 'dark']) {
+    for (const width of [390, 1280]) {
+      await page.setViewport({ width, height: 900 });
+      await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: scheme }]);
+      await page.screenshot({ path: join(folder, `${name}-${width}-${scheme}.png`), fullPage: true });
+      const wider = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      assert.ok(wider <= 0, `${name}: wider than ${width} by ${wider}`);
+      await page.$$eval('details', (all) => all.forEach((one) => { one.open = true; }));
+      await page.evaluate(axe);
+      const { violations } = await page.evaluate((levels) => globalThis.axe.run(document, { runOnly: levels }), LEVELS);
+      assert.deepEqual(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' ')}`), [], `${name} ${width} ${scheme}`);
+      await page.$$eval('details', (all, was) => all.forEach((one, at) => { one.open = was[at]; }), isOpen);
+    }
+  }
+  check(`${name}: axe finds nothing of level A and AA at 390 and 1280 px, light and dark`);
+}
+
+async function ready() {
+  for (const [program, config] of [['weir-origin', 'origin.toml'], ['weir-edge', 'edge.toml'], ['weir-edge', 'second.toml'], ['weir-agent', 'agent.toml']]) site.start(program, config);
+  await until('the agent has told what it runs', async () => (await site.ask('/v1/agents')).agents[0].services === 1);
+  check('an origin, two edges and an agent run');
+  const page = await open(url);
+  await says(page, '#state', /^Ready: nothing about this edge needs attention\.$/);
+  await says(page, '#agents', /cluster-1\s+connected\s+1\s+nothing/);
+  await look(page, 'edge-ready');
+  const [status, agents] = [await site.ask('/status'), await site.ask('/v1/agents')];
+  const about = await text(page, '#data');
+  for (const shown of [status.origins[0].name, status.services[0].service, agents.agents[0].agent]) assert.ok(about.includes(shown), shown);
+  assert.match(await text(page, '#services-words'), new RegExp(`^${status.services_total} service:`));
+  check('the page and the API agree');
+  return page;
+}
+
+async function byKeyboard(page) {
+  await page.setViewport({ width: 1280, height: 900 });
+  await page.reload();
+  await says(page, '#agents', /cluster-1/);
+  await press(page, 'Tab');
+  assert.equal(await focused(page), 'Skip to the content');
+  await press(page, 'Tab');
+  assert.equal(await focused(page), 'pause');
+  await press(page, 'Space');
+  await says(page, '#as-of', /^Paused\. All of this is as of /);
+  assert.equal(await page.$eval('#pause', (node) => node.getAttribute('aria-pressed')), 'true');
+  await press(page, 'Space');
+  await says(page, '#as-of', /^As of .*Asked again every 5 s\.$/);
+  await press(page, 'Tab');
+  assert.equal(await focused(page), 'The same as a table');
+  await press(page, 'Enter');
+  assert.match(await text(page, '#requests-plot table'), /Minutes ago\s+All\s+/);
+  // A link that has the focus keeps it when its table is drawn again.
+  await page.evaluate(() => document.querySelector('#agents tbody').setAttribute('data-before', ''));
+  for (let n = 0; n < 30 && await focused(page) !== 'cluster-1'; n += 1) await press(page, 'Tab');
+  await page.evaluate(() => { document.querySelector('#agents tbody').append(document.createElement('tr')); });
+  await until('the table is drawn again', () => page.$eval('#agents tbody', (body) => !body.hasAttribute('data-before')));
+  assert.equal(await focused(page), 'cluster-1');
+  await press(page, 'Enter');
+  await until('the link is followed', () => page.url().endsWith('/v1/agents/cluster-1'));
+  await page.goto(url);
+  check('by keyboard alone: skip, pause, a table, a link that keeps the focus');
+}
+
+async function nobodyLooks(page) {
+  await says(page, '#agents', /cluster-1/);
+  const hide = (hidden) => page.evaluate((is) => {
+    Object.defineProperty(document, 'hidden', { configurable: true, get: () => is });
+    document.dispatchEvent(new Event('visibilitychange'));
+  }, hidden);
+  await hide(true);
+  const before = page.requests;
+  // Longer than between two requests.
+  await new Promise((resolve) => setTimeout(resolve, 6000));
+  assert.equal(page.requests, before);
+  await hide(false);
+  await until('it asks again', () => page.requests > before);
+  check('a hidden page asks nothing');
+}
+
+async function hookFails(page) {
+  writeFileSync(site.path('broken'), '');
+  site.commit('two');
+  await says(page, '#agents', /shop-prod: hook-failed\./);
+  assert.ok((await text(page, '#agents')).includes(WRITTEN));
+  await says(page, '#agents-words', /1 with a problem/);
+  await says(page, '#agents-hint', /^Its agents: 1 agent with a problem$/);
+  assert.equal(await page.$('#agents img'), null, 'what a hook writes is text');
+  await look(page, 'edge-hook-failed');
+  check('a hook fails, and the page says so');
+}
+
+async function originIsLost(page) {
+  await site.kill('origin.toml');
+  await says(page, '#state', /^Needs attention: /);
+  await says(page, '#origins', /down/);
+  assert.match(await page.title(), /^Needs attention – edge edge-1$/);
+  await look(page, 'edge-without-origin');
+  check('the edge loses its origin, and the page says so');
+}
+
+async function edgeIsLost(page) {
+  page.isOutage = true;
+  await site.kill('edge.toml');
+  await says(page, '#notice', /^No answer from the edge since .*it cannot be reached.*may be wrong by now/);
+  await says(page, '#as-of', /^All of this is as of .* ago\.$/);
+  assert.match(await page.title(), /^No answer/);
+  await look(page, 'edge-lost');
+  site.start('weir-edge', 'edge.toml');
+  await until('the notice is gone', async () => !(await page.$eval('#notice', (node) => node.checkVisibility())));
+  check('the edge is killed, and the page says so, until it is back');
+}
+
+async function signIn() {
+  const page = await open(`http://127.0.0.1:${site.secondAdmin}/`);
+  page.isOutage = true;
+  await page.waitForSelector('#sign-in:not([hidden])');
+  assert.equal(await page.$eval('#data', (node) => node.checkVisibility()), false, 'nothing is shown before');
+  await look(page, 'edge-sign-in');
+  // From the beginning of the document to the field.
+  const type = async (token) => {
+    for (let n = 0; n < 9 && await focused(page) !== 'token'; n += 1) await press(page, 'Tab');
+    await page.keyboard.type(token);
+    await press(page, 'Enter');
+  };
+  await type('another-operators-token');
+  await says(page, '#notice', /^The token is wrong\.$/);
+  await type(TOKEN);
+  await says(page, '#state', /attention|Ready/);
+  assert.equal(await focused(page), 'main');
+  const stored = await page.evaluate(() => [document.cookie, localStorage.length, sessionStorage.length, location.href]);
+  assert.deepEqual(stored, ['', 0, 0, `http://127.0.0.1:${site.secondAdmin}/`], 'the token is in memory alone');
+  await page.reload();
+  await page.waitForSelector('#sign-in:not([hidden])');
+  check('a token opens the data, and is forgotten with the page');
+  return page;
+}
+
+try {
+  browser = await puppeteer.launch({ executablePath: '/usr/bin/chromium-headless-shell', headless: 'shell', args: ['--no-sandbox', '--disable-gpu'] });
+  const page = await ready();
+  await byKeyboard(page);
+  await nobodyLooks(page);
+  await hookFails(page);
+  const other = await signIn();
+  await originIsLost(page);
+  await edgeIsLost(page);
+  assert.deepEqual([...page.unexpected, ...other.unexpected], []);
+  check('no message on the console, no error, no request to another host');
+} catch (error) {
+  console.error(`FAIL ${error.stack}\n${site.logs()}`);
+  process.exitCode = 1;
+} finally {
+  await browser?.close();
+  await site.end();
+}

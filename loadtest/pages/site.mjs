@@ -1,0 +1,102 @@
+// A real origin, two edges and an agent, in a folder of their own.
+import { execFileSync, spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+export const TOKEN = 'an-operators-token';
+// What the failed hook writes: a page must show it as text.
+export const WRITTEN = '<img src=x onerror=alert(1)> is broken';
+
+export class Site {
+  constructor(binaries) {
+    this.binaries = binaries;
+    this.folder = mkdtempSync(join(tmpdir(), 'weir-pages-'));
+    // Below those of outgoing connections.
+    const base = 20000 + (process.pid % 2000) * 6;
+    [this.origin, this.edge, this.admin, this.second, this.secondAdmin] = [0, 1, 2, 3, 4].map((n) => base + n);
+    this.running = new Map();
+    this.git('init', '--quiet', '--initial-branch=main', this.path('upstream'));
+    this.commit('one');
+    execFileSync(join(binaries, 'weir'), ['certificates', '--out', this.folder]);
+    this.write('operator-token', TOKEN);
+    this.write('origin.toml', `name = "origin-1"
+listen = "127.0.0.1:${this.origin}"
+data_dir = "origin-data"
+tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
+repository = [{ name = "shop", url = "${this.path('upstream')}", poll_interval = "1s", min_poll_interval = "1s" }]
+service = [{ name = "shop-prod", repository = "shop" }]
+`);
+    this.write('edge.toml', this.edgeToml('edge-1', this.edge, `127.0.0.1:${this.admin}`, ''));
+    this.write('second.toml', this.edgeToml('edge-2', this.second, `0.0.0.0:${this.secondAdmin}`,
+      'admin = { operator_token_file = "operator-token", allow_plain = true }'));
+    this.write('agent.toml', `name = "cluster-1"
+edges = ["https://127.0.0.1:${this.edge}"]
+ca = "ca.pem"
+client_certificate = "agent.pem"
+client_key = "agent.key"
+root = "agent-data"
+poll_interval = "1s"
+
+[[service]]
+name = "shop-prod"
+exec = "test ! -e ${this.path('broken')} || { echo '${WRITTEN}' >&2; exit 3; }"
+report_output = true
+`);
+  }
+
+  edgeToml(name, port, admin, rest) {
+    return `name = "${name}"
+listen = "127.0.0.1:${port}"
+admin_listen = "${admin}"
+tls = { certificate = "edge.pem", key = "edge.key" }
+cache = { dir = "${name}-cache" }
+freshness = { fresh = "1s" }
+auth = { client_ca = "ca.pem" }
+origin = [{ url = "https://127.0.0.1:${this.origin}", ca = "ca.pem", client_certificate = "edge-client.pem", client_key = "edge-client.key" }]
+${rest}
+`;
+  }
+
+  path(name) { return join(this.folder, name); }
+  write(name, text) { writeFileSync(this.path(name), text); }
+  git(...options) { execFileSync('git', ['-c', 'user.name=weir', '-c', 'user.email=weir@example.org', ...options]); }
+  commit(text) {
+    this.write('upstream/file', text);
+    this.git('-C', this.path('upstream'), 'add', 'file');
+    this.git('-C', this.path('upstream'), 'commit', '--quiet', `--message=${text}`);
+  }
+
+  start(program, config) {
+    const child = spawn(join(this.binaries, program), ['--config', this.path(config)], { stdio: ['ignore', 'ignore', 'pipe'] });
+    const log = [];
+    child.stderr.on('data', (data) => log.push(data));
+    this.running.set(config, { child, log });
+  }
+  async kill(config) {
+    const { child } = this.running.get(config);
+    const ended = new Promise((resolve) => child.once('exit', resolve));
+    child.kill('SIGKILL');
+    await ended;
+    this.running.delete(config);
+  }
+  async end() {
+    for (const config of [...this.running.keys()]) await this.kill(config);
+    rmSync(this.folder, { recursive: true });
+  }
+  logs() {
+    return [...this.running].map(([name, { log }]) => `== ${name}\n${Buffer.concat(log).toString().split('\n').slice(-15).join('\n')}`).join('\n');
+  }
+  async ask(path) { return (await fetch(`http://127.0.0.1:${this.admin}${path}`)).json(); }
+}
+
+// Waits for a condition, as its own time needs.
+export async function until(what, condition, seconds = 60) {
+  const begun = Date.now();
+  for (;;) {
+    const value = await Promise.resolve().then(condition).catch(() => false);
+    if (value) return value;
+    if (Date.now() - begun > 1000 * seconds) throw new Error(`in vain: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
