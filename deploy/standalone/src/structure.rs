@@ -21,6 +21,7 @@ const CRATES: &[&str] = &[
     "origin/tarball",
     "origin/observed",
     "origin/ownership",
+    "origin/rollout",
     "origin/upstream",
     "origin/git",
     "origin/source",

@@ -46,6 +46,14 @@ checked_text! {
     IssuerName, is_valid, NameError, |text| NameError { kind: "valid issuer", text: truncated(text) }
 }
 checked_text! {
+    /// The name of a plan of rollouts, in operators' requests and configuration.
+    RolloutName, is_valid, NameError, |text| NameError { kind: "rollout", text: truncated(text) }
+}
+checked_text! {
+    /// The name of a stage of such a plan.
+    StageName, is_valid, NameError, |text| NameError { kind: "stage", text: truncated(text) }
+}
+checked_text! {
     /// The id of a cluster of origins, which share their documents. An origin without others is a cluster.
     ClusterId, is_valid, NameError, |text| NameError { kind: "cluster", text: truncated(text) }
 }

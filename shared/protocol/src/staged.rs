@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::labels::Labels;
+use crate::name::{NodeName, ServiceName};
 use crate::name_glob::NameGlob;
 
 /// The most selectors of an audience.
@@ -97,10 +98,37 @@ impl Audience {
         }
     }
 
+    /// Whether it has an agent with these asserted labels, as a reader of this service.
+    pub fn includes(&self, agent: &NodeName, labels: &Labels, service: &ServiceName) -> bool {
+        self.selectors.iter().any(|selector| selector.is_for(agent, labels))
+            || self.percent.is_some_and(|percent| point_of(agent, service) < u64::from(percent))
+    }
+
     /// Whether everybody who is in `other` is certainly in this one.
     pub fn covers(&self, other: &Self) -> bool {
         other.selectors.iter().all(|selector| self.selectors.contains(selector)) && self.percent >= other.percent
     }
+
+    /// Whether it may have an agent of which only the name is known.
+    pub fn may_include(&self, agent: &NodeName, service: &ServiceName) -> bool {
+        let by_name = |selector: &AgentSelector| AgentSelector { labels: Labels::default(), ..selector.clone() };
+        let selectors = self.selectors.iter().map(by_name).collect();
+        Self { selectors, percent: self.percent }.includes(agent, &Labels::default(), service)
+    }
+}
+
+impl AgentSelector {
+    fn is_for(&self, agent: &NodeName, labels: &Labels) -> bool {
+        self.agents.as_ref().is_none_or(|pattern| pattern.matches(agent.as_str())) && labels.contain(&self.labels)
+    }
+}
+
+/// Where an agent stands among all readers of a service, 0 to 99: a part of all has those below it, so those that it has stay
+/// in it when it grows. By service, so that no agent is the first everywhere.
+fn point_of(agent: &NodeName, service: &ServiceName) -> u64 {
+    let hash = blake3::hash(&[agent.as_str().as_bytes(), service.as_str().as_bytes()].join(&0));
+    let (first, _) = hash.as_bytes().split_first_chunk::<8>().expect("a hash has 32 bytes");
+    u64::from_be_bytes(*first) % 100
 }
 
 impl PartialEq for Staged {
