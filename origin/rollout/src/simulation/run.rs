@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
 
+use super::check::Checker;
 use super::world::{AGENTS, EDGES, World};
 use super::{B, Event, Mutant};
 use crate::decision::{Standing, Step};
@@ -70,10 +71,16 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// Everything that may go wrong does, and then nothing. Returns how it ended, and `None` if it waits for something that does
 /// not come by itself.
 fn run(plan: Plan, events: &[Event], mutant: Option<Mutant>) -> Result<Option<Step>, String> {
-    let mut world = World::new(plan, mutant);
-    let apply = |world: &mut World, event| {
+    let (mut world, mut checker) = (World::new(plan, mutant), Checker::default());
+    let mut apply = |world: &mut World, event| {
         world.apply(event);
-        world.checker.violation.take().map_or(Ok(()), |violation| Err(format!("{event:?}: {violation}")))
+        if matches!(event, Event::OwnerMoves) {
+            checker.owner_moved();
+        }
+        let (state, step, soak) = world.decide();
+        checker.decided(world, &state, &step);
+        world.carry_out(state, step, soak);
+        checker.violation.take().map_or(Ok(()), |violation| Err(format!("{event:?}: {violation}")))
     };
     events.iter().try_for_each(|event| apply(&mut world, *event))?;
     let calm = (0..AGENTS).map(Event::Returns).chain((0..EDGES).map(Event::EdgeBack)).chain([Event::Thaw]);

@@ -9,13 +9,12 @@ use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::observed::{Desired, HookState, Phase, Problem, ProblemKind};
 use weir_protocol::staged::Audience;
 
-use super::check::Checker;
 use super::{A, AGAIN, B, Event, Mutant};
 use crate::action::Action;
 use crate::counts::{AgentRow, Counts, Named, ServiceRow, Target};
 use crate::decision::{Facts, Now, Soak, Step, next};
 use crate::plan::Plan;
-use crate::state::{Mark, State, VerdictKind};
+use crate::state::{Cause, Mark, State, VerdictKind};
 
 pub(super) const EDGES: usize = 2;
 pub(super) const AGENTS: usize = 12;
@@ -55,7 +54,6 @@ pub(super) struct World {
     pub(super) in_force: Generation,
     soak: Soak,
     pub(super) mutant: Option<Mutant>,
-    pub(super) checker: Checker,
     /// The last decision.
     pub(super) last: Option<Step>,
     /// The last one that ended the rollout.
@@ -142,7 +140,6 @@ impl World {
             in_force: A,
             soak: Soak::default(),
             mutant,
-            checker: Checker::default(),
             last: None,
             end: None,
         }
@@ -174,7 +171,6 @@ impl World {
                 if self.mutant != Some(Mutant::TimeKept) {
                     self.soak = Soak::default();
                 }
-                self.checker.owner_moved();
             }
             Event::Pause => self.act(Action::Pause),
             Event::Resume => self.act(Action::Resume),
@@ -183,7 +179,6 @@ impl World {
             Event::Thaw => self.freeze = None,
         }
         self.poll();
-        self.decide();
     }
 
     fn wait(&mut self, seconds: u64) {
@@ -231,8 +226,8 @@ impl World {
         stays.map_or(Ok(()), |agent| Err(format!("an abort leaves {agent:?}")))
     }
 
-    /// The owner decides, and writes.
-    fn decide(&mut self) {
+    /// The owner decides.
+    pub(super) fn decide(&self) -> (State, Step, Soak) {
         let state = self.state();
         let target = Target { service: service(), digest: version(B).digest, generation: B };
         let counts = Counts::new(&self.plan.audiences(), state.stage.unwrap_or(0), &target, self.rows());
@@ -240,9 +235,11 @@ impl World {
         let missing_edges = Named::of(missing.map(|edge| format!("edge-{edge}").parse().unwrap()));
         let facts = Facts { counts, missing_edges, incapable: Named::default(), freeze: self.freeze.clone() };
         let (step, soak) = next(&state, &facts, self.soak, self.now);
-        let mut checker = std::mem::take(&mut self.checker);
-        checker.decided(self, &state, &step);
-        self.checker = checker;
+        (state, step, soak)
+    }
+
+    /// It writes what it has decided.
+    pub(super) fn carry_out(&mut self, state: State, step: Step, soak: Soak) {
         self.soak = soak;
         let wall = self.now.wall;
         match step.clone() {
@@ -255,7 +252,7 @@ impl World {
             Step::Promote => {
                 (self.audience, self.in_force) = (None, B);
                 // Nothing is staged any more.
-                self.write(&state.ended(VerdictKind::Later, Default::default(), wall));
+                self.write(&state.ended(VerdictKind::Later, Cause::default(), wall));
             }
             Step::Stop(cause) => self.write(&state.ended(VerdictKind::Stopped, cause, wall)),
             Step::Abort(cause) => {
