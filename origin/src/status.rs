@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
 use weir_publish::Time;
 use weir_runtime::admin::Readiness;
 use weir_source::{Condition, Lost, Pin, PollFailure, Service, ServiceConfig, WithoutPin};
@@ -195,6 +197,7 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
     let building = state.as_ref().and_then(|state| state.building.iter().find(|(name, _)| *name == service.name));
     let lfs = state.as_ref().and_then(|state| state.lfs.as_ref());
     let waits = lfs.and_then(|lfs| lfs.services.iter().find(|(name, _)| *name == service.name));
+    let seen = worker.and_then(|worker| worker.revision(&service.followed.to_string()));
     let mut stepping_back = state.iter().flat_map(|state| state.stepping_back.iter());
     json!({
         "condition": condition.as_str(),
@@ -226,7 +229,7 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
             "since": time(each.since),
             "until": time(each.until),
         })),
-        "seen": worker.and_then(|worker| worker.revision(&service.followed.to_string())).map(|seen| {
+        "seen": seen.as_ref().map(|seen| {
             let unreachable = (!seen.upstream.reachable).then(|| time(seen.upstream.since));
             json!({
                 "revision_id": seen.revision_id,
@@ -235,8 +238,10 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
             })
         }),
         "pinned": match &condition {
-            Condition::Pinned { pin: Pin { since, by, reason }, without_pin, .. } => {
-                json!({ "since": time(*since), "by": by, "reason": reason, "otherwise": would_be(without_pin) })
+            Condition::Pinned { pin, without_pin, .. } => {
+                let mut shown = self::shown(pin);
+                shown["otherwise"] = would_be(without_pin, seen.as_ref());
+                shown
             }
             _ => Value::Null,
         },
@@ -259,10 +264,33 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
     })
 }
 
-fn would_be(without_pin: &WithoutPin) -> Value {
+fn shown(Pin { since, by, reason }: &Pin) -> Value {
+    json!({ "since": time(*since), "by": by, "reason": reason })
+}
+
+/// The pin of a service, and where it stays. `None`: it is not pinned.
+pub(crate) fn pin(service: &Service) -> Option<Value> {
+    let Condition::Pinned { pin, .. } = service.condition() else { return None };
+    let published = service.current().map(|descriptor| {
+        let publication = descriptor.publication();
+        json!({
+            "generation": publication.generation,
+            "digest": publication.digest,
+            "commit": publication.commit,
+            "revision_id": publication.revision_id,
+            "version": publication.version,
+        })
+    });
+    Some(json!({ "service": service.name, "pinned": shown(&pin), "published": published }))
+}
+
+/// `seen`: the newest revision of its ref. Before the first poll since it was pinned nobody has examined it.
+fn would_be(without_pin: &WithoutPin, seen: Option<&RevisionSeen>) -> Value {
+    let as_of = seen.map(|seen| time(seen.seen_at));
+    let at = |revision: &RevisionId, examined: bool| json!({ "commit": revision.commit(), "revision_id": revision, "as_of": as_of, "examined": examined });
     match without_pin {
-        WithoutPin::Unknown => Value::Null,
-        WithoutPin::At(revision) => json!({ "commit": revision.commit(), "revision_id": revision }),
+        WithoutPin::Unknown => seen.map_or(Value::Null, |seen| at(&seen.revision_id, false)),
+        WithoutPin::At(revision) => at(revision, true),
         WithoutPin::Unhealthy { step, reason } => json!({ "failure": { "step": step, "reason": reason } }),
     }
 }

@@ -66,7 +66,7 @@ pub enum VersionError {
     #[error("service `{0}` has no published version to pin")]
     NothingPublished(ServiceName),
     /// The version was never published, or has expired.
-    #[error("service `{0}` has no retained version {1}; its history lists the retained versions")]
+    #[error("service `{0}` has no retained version `{1}`; its history lists the retained versions")]
     NotRetained(ServiceName, String),
     /// Several retained versions are called so.
     #[error("service `{service}` has {} retained versions that are called `{name}`: name one by its digest", candidates.len())]

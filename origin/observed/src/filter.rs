@@ -24,6 +24,8 @@ pub struct AgentFilter {
     pub state: Option<State>,
     /// With a problem in one of their rows.
     pub problem: Option<ProblemFilter>,
+    /// With a row of one of these services. Their other rows are not looked at.
+    pub among: Option<BTreeSet<ServiceName>>,
 }
 
 /// Whether what an agent runs is older than a revision.
@@ -33,6 +35,8 @@ pub enum Verdict {
     Lacks,
     /// It is not.
     Has,
+    /// Its service is pinned, and has not published the revision.
+    Pinned,
     /// The position of one of both is not known.
     #[default]
     Unknown,
@@ -119,14 +123,29 @@ impl Table {
     }
 }
 
+/// The services whose rows are looked at, by their numbers. `None`: all.
+pub(crate) struct Seen(Option<Vec<bool>>);
+
+impl Seen {
+    pub(crate) fn new(table: &Table, filter: &AgentFilter) -> Self {
+        Self(filter.among.as_ref().map(|among| table.pools.services.map(|name| among.contains(name))))
+    }
+
+    pub(crate) fn rows<'a>(&'a self, agent: &'a Agent) -> impl Iterator<Item = &'a CompactRow> {
+        let is_seen = |row: &&CompactRow| self.0.as_ref().is_none_or(|services| services[row.service as usize]);
+        agent.rows.iter().filter(is_seen)
+    }
+}
+
 impl AgentFilter {
-    pub(crate) fn matches(&self, of: Matched<'_>) -> bool {
+    pub(crate) fn matches(&self, of: Matched<'_>, seen: &Seen) -> bool {
         let statement = of.agent.statement.as_ref();
         self.agent.as_ref().is_none_or(|glob| glob.matches(of.name.as_str()))
             && self.state.is_none_or(|state| state == of.state)
             && self.problem.is_none_or(|wanted| {
-                of.agent.rows.iter().filter_map(|row| row.problem.as_ref()).any(|problem| wanted.matches(problem))
+                seen.rows(of.agent).filter_map(|row| row.problem.as_ref()).any(|problem| wanted.matches(problem))
             })
+            && (self.among.is_none() || seen.rows(of.agent).next().is_some())
             && self.edge.as_ref().is_none_or(|glob| statement.is_some_and(|it| glob.matches(it.reporter.edge.as_str())))
             && self.labels.iter().all(|(key, value)| {
                 statement.is_some_and(|it| it.labels.iter().any(|label| label == (key.as_str(), value.as_str())))
@@ -158,12 +177,12 @@ impl<'a> Prepared<'a> {
             NONE => of_services[row.service as usize],
             release => of_releases[release as usize],
         };
-        let of_row = |verdicts| match (self.filter.lacks_by, row.applied) {
-            (LacksBy::Current, _) => of(verdicts, row.current),
+        let of_row = |verdicts| match (self.filter.lacks_by, of(verdicts, row.current), row.applied) {
+            (LacksBy::Current, current, _) => current,
             // What is on disk lacks it: nothing newer was applied, or the agent has gone back.
-            (LacksBy::Applied, _) if of(verdicts, row.current) == Verdict::Lacks => Verdict::Lacks,
-            (LacksBy::Applied, UNSAID) => Verdict::Unknown,
-            (LacksBy::Applied, applied) => of(verdicts, applied),
+            (LacksBy::Applied, current @ (Verdict::Lacks | Verdict::Pinned), _) => current,
+            (LacksBy::Applied, _, UNSAID) => Verdict::Unknown,
+            (LacksBy::Applied, _, applied) => of(verdicts, applied),
         };
         is_meant.then(|| self.verdicts.as_ref().map_or(Verdict::Lacks, of_row))
     }

@@ -15,7 +15,7 @@ use crate::agent::State;
 use crate::bounds::{AGENT_GONE_AFTER, AGENT_SILENT_AFTER};
 use crate::compact::CompactRow;
 use crate::edge::Edge;
-use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
+use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Seen, Verdict};
 use crate::refused::Refusal;
 use crate::reporter::Reporter;
 use crate::table::{Now, Table};
@@ -37,8 +37,12 @@ pub struct Answer<T> {
     pub unknown: usize,
     /// How many of these are rows of agents that no edge has heard for a day.
     pub unknown_gone: usize,
+    /// How many others of these are rows of services that are pinned, and have not published what is looked for.
+    pub unknown_pinned: usize,
     /// Agents of which only the name is known: what they run may match.
     pub agents_without_rows: usize,
+    /// How many of these no edge has heard for a day.
+    pub agents_without_rows_gone: usize,
     /// This part of them; in JSON under a name of their own.
     #[serde(skip)]
     pub entries: Vec<T>,
@@ -136,14 +140,17 @@ pub(crate) struct Counted {
     total: usize,
     unknown: usize,
     unknown_gone: usize,
+    unknown_pinned: usize,
 }
 
 impl Counted {
     /// Counts a row. Returns whether it matches. `is_gone`: no edge has heard its agent for a day.
     pub(crate) fn matches(&mut self, verdict: Option<Verdict>, is_gone: bool) -> bool {
+        let is_unknown = matches!(verdict, Some(Verdict::Unknown | Verdict::Pinned));
         self.total += usize::from(verdict == Some(Verdict::Lacks));
-        self.unknown += usize::from(verdict == Some(Verdict::Unknown));
-        self.unknown_gone += usize::from(verdict == Some(Verdict::Unknown) && is_gone);
+        self.unknown += usize::from(is_unknown);
+        self.unknown_gone += usize::from(is_unknown && is_gone);
+        self.unknown_pinned += usize::from(verdict == Some(Verdict::Pinned) && !is_gone);
         verdict == Some(Verdict::Lacks)
     }
 }
@@ -200,8 +207,9 @@ impl Table {
 
     /// Agents that a filter matches.
     pub(crate) fn matching<'a>(&'a self, filter: &'a AgentFilter, now: Now) -> impl Iterator<Item = Matched<'a>> {
-        let agents = self.agents.iter().map(move |(name, agent)| self.matched(name, agent, now));
-        agents.filter(|matched| filter.matches(*matched))
+        let (seen, agents) = (Seen::new(self, filter), self.agents.iter());
+        let agents = agents.map(move |(name, agent)| self.matched(name, agent, now));
+        agents.filter(move |matched| filter.matches(*matched, &seen))
     }
 
     /// The rows that a filter matches, sorted by agent and service. `after`: the cursor of the part before.
@@ -238,18 +246,32 @@ impl Table {
     pub(crate) fn answer<T>(
         &self,
         filter: &AgentFilter,
-        Counted { total, unknown, unknown_gone }: Counted,
+        counted: Counted,
         (entries, cursor): (Vec<T>, Option<String>),
         now: Now,
     ) -> Answer<T> {
-        let (incomplete, agents_without_rows) = (self.incomplete(now), self.agents_without_rows(filter, now));
-        Answer { as_of: now.wall, incomplete, total, unknown, unknown_gone, agents_without_rows, entries, cursor }
+        let (agents_without_rows, agents_without_rows_gone) = self.agents_without_rows(filter, now);
+        let Counted { total, unknown, unknown_gone, unknown_pinned } = counted;
+        Answer {
+            as_of: now.wall,
+            incomplete: self.incomplete(now),
+            total,
+            unknown,
+            unknown_gone,
+            unknown_pinned,
+            agents_without_rows,
+            agents_without_rows_gone,
+            entries,
+            cursor,
+        }
     }
 
-    /// The agents of which only the name is known, and that a filter may match: their edge and their labels are not known.
-    fn agents_without_rows(&self, filter: &AgentFilter, now: Now) -> usize {
+    /// The agents of which only the name is known, and that a filter may match: their edge and their labels are not known. And
+    /// how many of them are gone.
+    fn agents_without_rows(&self, filter: &AgentFilter, now: Now) -> (usize, usize) {
         let by_name = AgentFilter { agent: filter.agent.clone(), state: filter.state, ..AgentFilter::default() };
-        self.matching(&by_name, now).filter(|of| of.agent.statement.is_none()).count()
+        let without = self.matching(&by_name, now).filter(|of| of.agent.statement.is_none());
+        without.fold((0, 0), |(all, gone), of| (all + 1, gone + usize::from(of.is_gone(now))))
     }
 
     fn row_view(&self, of: Matched<'_>, row: &CompactRow, now: Now) -> RowView {
@@ -272,14 +294,15 @@ impl Table {
         matching.extend(of_nobody.filter(|(_, it)| matches_refused(filter, it)).map(|(name, _)| name.clone()));
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = matching.range::<str, _>((from, Bound::Unbounded));
-        let entries: Vec<_> = rest.by_ref().take(limit).filter_map(|name| self.agent_view(name, now)).collect();
+        let seen = Seen::new(self, filter);
+        let entries: Vec<_> = rest.by_ref().take(limit).filter_map(|name| self.agent_view(name, &seen, now)).collect();
         let has_more = rest.next().is_some();
         let cursor = entries.last().filter(|_| has_more).map(|last| last.agent.to_string());
         let counted = Counted { total: matching.len(), ..Counted::default() };
         self.answer(filter, counted, (entries, cursor), now)
     }
 
-    fn agent_view(&self, name: &NodeName, now: Now) -> Option<AgentView> {
+    fn agent_view(&self, name: &NodeName, seen: &Seen, now: Now) -> Option<AgentView> {
         let Some((name, agent)) = self.agents.get_key_value(name) else {
             return self.refused.get(name).map(|refusal| refused_view(refusal, now));
         };
@@ -297,8 +320,8 @@ impl Table {
             alternates: agent.alternates(now.monotonic),
             heard_at: now.wall_of(of.heard),
             reason: of.reason.map(ToOwned::to_owned),
-            services: agent.rows.len(),
-            problems: agent.rows.iter().filter(|row| row.problem.is_some()).count(),
+            services: seen.rows(agent).count(),
+            problems: seen.rows(agent).filter(|row| row.problem.is_some()).count(),
         })
     }
 }
@@ -334,4 +357,5 @@ fn matches_refused(filter: &AgentFilter, refusal: &Refusal) -> bool {
         && filter.state.is_none_or(|state| state == State::Refused)
         && filter.labels.is_empty()
         && filter.problem.is_none()
+        && filter.among.is_none()
 }

@@ -349,7 +349,7 @@ impl OperatorApi {
             (Route::Issuer(name), _) => self.entry::<IssuerDocument>(name, action, &head, body).await,
             (Route::Batch, _) => self.batch(&head, body, (caller, facts)).await,
             (Route::FleetRows, _) => self.fleet_rows(&head, &caller.may).await,
-            (Route::FleetAgents, _) => self.fleet_agents(&head).await,
+            (Route::FleetAgents, _) => self.fleet_agents(&head, &caller.may).await,
             (Route::FleetSummary, _) => self.fleet_summary(&head, &caller.may).await,
             (Route::FleetAgent(name), _) => self.forget(Forgotten::Agent(name.clone())).await,
             (Route::Edges, _) => self.list_edges(&head).await,

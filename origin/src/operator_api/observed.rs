@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use weir_observed::{
     Answer, By, Lacks, LacksBy, Now, PHASES, PROBLEMS, ProblemFilter, Release, RowFilter, State, Table, Verdict,
@@ -23,9 +23,13 @@ use super::permissions::Permissions;
 use super::problems;
 use super::{OperatorApi, no_content, no_keys, uncached};
 use crate::observed::{Forgotten, NotForgotten};
+use crate::status;
 
 /// The most repositories in whose history one question looks for a revision.
 const MAX_REPOSITORIES: usize = 16;
+
+/// The most pins in an answer.
+const MAX_PINS: usize = 100;
 
 /// The most minutes that are counted together: a week.
 const MAX_MINUTES: u32 = 7 * 24 * 60;
@@ -47,11 +51,17 @@ struct Question {
 
 /// Where a revision is among the publications of each service. `None`: that is not known. Made before the table is read, so
 /// that nobody waits for it.
-struct Order(HashMap<ServiceName, Option<Threshold>>);
+struct Order {
+    thresholds: HashMap<ServiceName, Option<Threshold>>,
+    /// The services that are pinned, and so do not get the revision: each with its pin.
+    pinned: BTreeMap<ServiceName, Value>,
+}
 
 impl Order {
     fn verdict(&self, service: &ServiceName, release: Option<&Release>) -> Verdict {
-        let Some(threshold) = self.0.get(service).and_then(Option::as_ref) else { return Verdict::Unknown };
+        let Some(threshold) = self.thresholds.get(service).and_then(Option::as_ref) else {
+            return if self.pinned.contains_key(service) { Verdict::Pinned } else { Verdict::Unknown };
+        };
         match release.map_or(Some(true), |release| threshold.lacks(release.generation)) {
             Some(true) => Verdict::Lacks,
             Some(false) => Verdict::Has,
@@ -182,10 +192,10 @@ fn key_of(value: &str) -> Result<By, QueryError> {
 impl OperatorApi {
     /// `/v1/fleet/rows`.
     pub(super) async fn fleet_rows(&self, head: &Parts, may: &Permissions) -> Result<Response<Body>, Problem> {
-        let Question { rows, lacks, limit, cursor, .. } = self.question(Of::Rows, head, Some(may))?;
+        let Question { rows, lacks, limit, cursor, .. } = self.question(Of::Rows, head, may)?;
         let order = self.order(&rows, lacks).await?;
-        self.ask("rows", move |table, now| {
-            let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
+        self.ask("rows", order, move |table, order, now| {
+            let lacks = order.map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
             let lacks = lacks.as_ref().map(|lacks| lacks as Lacks<'_>);
             table.rows(&rows, lacks, (cursor.as_deref(), limit), now)
         })
@@ -193,18 +203,18 @@ impl OperatorApi {
     }
 
     /// `/v1/fleet/agents`.
-    pub(super) async fn fleet_agents(&self, head: &Parts) -> Result<Response<Body>, Problem> {
-        let Question { rows: RowFilter { agents, .. }, limit, cursor, .. } = self.question(Of::Agents, head, None)?;
-        self.ask("agents", move |table, now| table.agents(&agents, (cursor.as_deref(), limit), now)).await
+    pub(super) async fn fleet_agents(&self, head: &Parts, may: &Permissions) -> Result<Response<Body>, Problem> {
+        let Question { rows: RowFilter { agents, .. }, limit, cursor, .. } = self.question(Of::Agents, head, may)?;
+        self.ask("agents", None, move |table, _, now| table.agents(&agents, (cursor.as_deref(), limit), now)).await
     }
 
     /// `/v1/fleet/summary`.
     pub(super) async fn fleet_summary(&self, head: &Parts, may: &Permissions) -> Result<Response<Body>, Problem> {
-        let Question { rows, lacks, by, limit, cursor, .. } = self.question(Of::Summary, head, Some(may))?;
+        let Question { rows, lacks, by, limit, cursor, .. } = self.question(Of::Summary, head, may)?;
         let after = cursor.map(|cursor| query::parsed("cursor", &cursor)).transpose()?;
         let order = self.order(&rows, lacks).await?;
-        self.ask("groups", move |table, now| {
-            let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
+        self.ask("groups", order, move |table, order, now| {
+            let lacks = order.map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
             let lacks = lacks.as_ref().map(|lacks| lacks as Lacks<'_>);
             table.summary((&by.0, by.1.as_ref()), &rows, lacks, (after, limit), now)
         })
@@ -241,7 +251,7 @@ impl OperatorApi {
         let is_composed =
             |(name, _): &(ServiceName, String)| snapshot.services.get(name).is_some_and(|it| !it.parts.is_empty());
         let mut is_certain = !of_repositories.values().flatten().any(is_composed);
-        let (mut order, mut is_known) = (HashMap::new(), false);
+        let (mut thresholds, mut is_known) = (HashMap::new(), false);
         for (repository, services) in of_repositories {
             if let Some(members) = &self.members {
                 // Reads its record again, unless it is this origin's own.
@@ -273,10 +283,10 @@ impl OperatorApi {
             let (is_in_history, found) = spawn_blocking(find).await.map_err(problems::failed)??;
             is_known |= is_in_history || matches!(in_mirror, RevisionLookup::Tag(_) | RevisionLookup::Commit);
             is_certain &= in_mirror != RevisionLookup::Unknown;
-            order.extend(found);
+            thresholds.extend(found);
         }
         let is_short = revision.len() < MIN_PREFIX && revision.bytes().all(|b| b.is_ascii_hexdigit());
-        if is_short && order.values().all(Option::is_none) {
+        if is_short && thresholds.values().all(Option::is_none) {
             return Err(Problem::malformed(format!(
                 "`lacks`: no publication that is known here is called `{revision}`, and a prefix of a commit has at least {MIN_PREFIX} digits."
             )));
@@ -284,33 +294,55 @@ impl OperatorApi {
         if is_certain && !is_known {
             return Err(problems::unknown_revision(&revision));
         }
-        Ok(Some(Order(order)))
+        let pinned = thresholds.iter().filter_map(|(name, threshold)| {
+            let service = snapshot.services.get(name)?;
+            let pin = status::pin(service)?;
+            let current = service.current()?.publication().generation;
+            let has_it = threshold.as_ref().is_some_and(|it| it.lacks(current) == Some(false));
+            (!has_it).then_some((name.clone(), pin))
+        });
+        let pinned = pinned.collect();
+        Ok(Some(Order { thresholds, pinned }))
     }
 
     /// `may`: whose rows the operator sees.
-    fn question(&self, of: Of, head: &Parts, may: Option<&Permissions>) -> Result<Question, Problem> {
+    fn question(&self, of: Of, head: &Parts, may: &Permissions) -> Result<Question, Problem> {
         let mut question = Question::parse(of, head.uri.query())?;
-        let (repository, may) = (&question.repository, may.filter(|may| may.services.is_some()));
-        if repository.is_some() || may.is_some() {
+        let repository = &question.repository;
+        if repository.is_some() || may.services.is_some() {
             let snapshot = self.catalog.snapshot();
             let services = snapshot.definitions.services.iter();
             let of_it = services.filter(|(name, it)| {
-                repository.as_ref().is_none_or(|glob| glob.matches(it.document.repository().as_str()))
-                    && may.is_none_or(|may| may.sees(name))
+                repository.as_ref().is_none_or(|glob| glob.matches(it.document.repository().as_str())) && may.sees(name)
             });
-            question.rows.among = Some(of_it.map(|(name, _)| name.clone()).collect());
+            let among = Some(of_it.map(|(name, _)| name.clone()).collect());
+            if of == Of::Agents {
+                question.rows.agents.among = among;
+            } else {
+                question.rows.among = among;
+            }
         }
         Ok(question)
     }
 
-    /// Answers with the entries under `name`.
+    /// Answers with the entries under `name`, and with the pins of an order.
     async fn ask<T: Serialize + Send + 'static>(
         &self,
         name: &'static str,
-        question: impl FnOnce(&Table, Now) -> Answer<T> + Send + 'static,
+        order: Option<Order>,
+        question: impl FnOnce(&Table, Option<&Order>, Now) -> Answer<T> + Send + 'static,
     ) -> Result<Response<Body>, Problem> {
-        let answer = self.observed.query(question).await.ok_or_else(problems::records_unreadable)?;
-        Ok(uncached(&answer.named(name)))
+        #[derive(Serialize)]
+        struct WithPins<A> {
+            #[serde(flatten)]
+            answer: A,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pinned: Option<Vec<Value>>,
+        }
+        let asked = self.observed.query(move |table, now| (question(table, order.as_ref(), now), order));
+        let (answer, order) = asked.await.ok_or_else(problems::records_unreadable)?;
+        let pinned = order.map(|order| order.pinned.into_values().take(MAX_PINS).collect());
+        Ok(uncached(&WithPins { answer: answer.named(name), pinned }))
     }
 
     /// Deletes an agent or an edge from what is known. One that still reports is there again.

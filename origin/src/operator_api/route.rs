@@ -98,7 +98,7 @@ requests! {
     /// What agents run.
     FleetRows = ["fleet" / "rows"] "fleet_rows" { Read View },
     /// The agents that edges have reported.
-    FleetAgents = ["fleet" / "agents"] "fleet_agents" { Read ViewAll },
+    FleetAgents = ["fleet" / "agents"] "fleet_agents" { Read View },
     /// Forgets one of them.
     FleetAgent(agent: NodeName) = ["fleet" / "agents" / agent] "fleet_agent" { Delete Admin },
     /// Counts of rows.

@@ -64,7 +64,18 @@ async fn operators_ask_what_edges_report() {
     let keys: Vec<&String> = rows.as_object().unwrap().keys().collect();
     assert_eq!(
         keys,
-        ["as_of", "incomplete", "total", "unknown", "unknown_gone", "agents_without_rows", "rows", "cursor"]
+        [
+            "as_of",
+            "incomplete",
+            "total",
+            "unknown",
+            "unknown_gone",
+            "unknown_pinned",
+            "agents_without_rows",
+            "agents_without_rows_gone",
+            "rows",
+            "cursor"
+        ]
     );
     assert_eq!((&rows["incomplete"], &rows["total"], &rows["cursor"]), (&json!([]), &json!(1), &Value::Null));
     let row = &rows["rows"][0];
@@ -357,6 +368,20 @@ async fn agents_that_lack_a_commit_are_found() {
     for (commit, expected) in commits.iter().zip(&expected) {
         assert_eq!(who_lacks(&operator, commit).await, *expected, "{commit}");
     }
+    // It is pinned there. What does not reach it for that says so.
+    let pushed = upstream.push("deploy/c", b"while it is pinned");
+    node.poll().await;
+    for (revision, unknown) in [(&commits[0], None), (&commits[3], Some(0)), (&pushed, Some(5))] {
+        let rows = ask(&operator, &format!("/v1/fleet/rows?service=shop-prod&lacks={revision}")).await;
+        assert_eq!(rows["unknown_pinned"], unknown.unwrap_or_default(), "{rows}");
+        let named = rows["pinned"].as_array().unwrap();
+        assert_eq!(named.len(), usize::from(unknown.is_some()), "{rows}");
+        for pin in named {
+            assert_eq!((&pin["service"], &pin["pinned"]["by"]), (&json!("shop-prod"), &json!("token")));
+            assert_eq!(pin["published"]["commit"], *commits[0]);
+        }
+    }
+    assert!(ask(&operator, "/v1/fleet/rows").await.get("pinned").is_none(), "nothing is looked for");
     node.stop().await;
 }
 

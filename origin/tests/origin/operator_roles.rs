@@ -64,8 +64,8 @@ async fn each_role_is_refused_what_the_table_says() {
                 requests += 1;
             }
             let reply = with_token(&home, &node, "limited").send(method.clone(), &path, &[], None).await.status;
-            let is_open = ["/v1/services", "/v1/repositories", "/v1/fleet/rows", "/v1/fleet/summary", "/v1/whoami"]
-                .contains(&&*path);
+            let lists = ["services", "repositories", "fleet/rows", "fleet/agents", "fleet/summary", "whoami"];
+            let is_open = path.strip_prefix("/v1/").is_some_and(|path| lists.contains(&path));
             assert_eq!(reply == 403, !is_open, "{method} {path}: {reply}");
             assert!(!is_open || !needs_all_services && !is_about_a_service, "{path}");
         }
@@ -135,6 +135,20 @@ async fn an_operator_with_services_sees_and_defines_only_these() {
         let of_ana = all["rows"].as_array().unwrap().iter().filter(|row| row["service"] == "shop-prod").count();
         assert_eq!(seen["rows"].as_array().map_or(of_ana, Vec::len), of_ana, "{path}");
     }
+    // Agents that run hers, and of these what she sees.
+    let agents = crate::observed::ask(&ana, "/v1/fleet/agents").await;
+    let mut expected = crate::observed::ask(&root, "/v1/fleet/agents").await["agents"].as_array().unwrap().clone();
+    let rows_of = |agent: &Value| {
+        let all = all["rows"].as_array().unwrap().iter();
+        all.filter(|row| row["agent"] == agent["agent"] && row["service"] == "shop-prod").cloned().collect::<Vec<_>>()
+    };
+    expected.retain(|agent| !rows_of(agent).is_empty());
+    for agent in &mut expected {
+        let rows = rows_of(agent);
+        agent["services"] = rows.len().into();
+        agent["problems"] = rows.iter().filter(|row| row["problem"].is_object()).count().into();
+    }
+    assert!(!expected.is_empty() && agents["agents"] == json!(expected), "{agents}");
     assert!(is_refused(&ana.get("/v1/edges").await));
     node.stop().await;
 }

@@ -33,13 +33,18 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
     assert_eq!(back.publication().commit, old.publication().commit);
     assert!(back.publication().generation > new.publication().generation);
     node.tarball(&back).await;
+    // Nobody has looked at its ref since.
+    let otherwise = node.status().await["services"][0]["pinned"]["otherwise"].clone();
+    assert_eq!((&otherwise["commit"], &otherwise["examined"]), (&json!(new.publication().commit), &json!(false)));
+    assert!(otherwise["as_of"].is_string(), "{otherwise}");
 
     let pushed: CommitId = upstream.push("deploy/app.yaml", b"replicas: 10\n").parse().unwrap();
     node.poll().await;
     assert_eq!(node.descriptor().await.bytes(), back.bytes());
     let pinned = node.status().await["services"][0].clone();
     assert_eq!(pinned["condition"], "pinned");
-    assert_eq!(pinned["pinned"]["otherwise"]["commit"], pushed.as_str());
+    let otherwise = &pinned["pinned"]["otherwise"];
+    assert_eq!((&otherwise["commit"], &otherwise["examined"]), (&json!(pushed), &json!(true)));
     node.stop().await;
 
     let node = home.start(home.config(&upstream.url())).await;
@@ -62,7 +67,8 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
     let reply: Vec<_> = page.iter().map(|listed| (listed.entry.why, listed.entry.digest, listed.retained)).collect();
     let followed = |descriptor: &Descriptor| (Why::Followed, digest(descriptor), true);
     assert_eq!(reply, [followed(&on), (Why::RolledBack, digest(&back), true), followed(&new), followed(&old)]);
-    assert_eq!(page[1].entry.by.as_deref(), Some("bob"), "who changed it last");
+    assert_eq!(page[1].entry.by.as_deref(), Some("ann"), "who rolled back");
+    assert_eq!(page[1].entry.acts[0].author.by.as_deref(), Some("bob"), "who changed it last");
     assert!(page[1].entry.pinned_at.is_some() && page[1].entry.unpinned_at.is_some());
 
     // What was rolled back from is listed for edges, and has no tags.

@@ -74,12 +74,13 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | the same, until it is forgotten | {origin/observed/src/edge.rs EDGE_FORGOTTEN_AFTER} |  | its agents are silent |
 | names that failed credentials claimed | {origin/observed/src/bounds.rs MAX_REFUSED_NAMES} |  | those refused longest ago are forgotten |
 | an agent of which no edge hears | {origin/observed/src/bounds.rs AGENT_SILENT_AFTER} |  | it is silent. Metric: `weir_origin_observed_agents` |
-| the same, until nobody waits for its rows | {origin/observed/src/bounds.rs AGENT_GONE_AFTER} |  | `unknown_gone` counts them |
+| the same, until nobody waits for its rows | {origin/observed/src/bounds.rs AGENT_GONE_AFTER} |  | `unknown_gone` and `agents_without_rows_gone` count them |
 | the same, until it is forgotten | {origin/observed/src/table.rs AGENT_FORGOTTEN_AFTER} |  | it is not listed |
 | age of stored names of agents and edges | {origin/src/last_seen.rs STORE_INTERVAL} |  | a kill of all origins forgets agents that are newer |
 | questions about what agents run | {origin/src/observed.rs CONCURRENT_QUERIES} | `fleet_queries` | they wait |
 | segments of a history (64 KiB each) in which `lacks` finds a revision, the newest | {origin/publish/src/read/queries.rs MAX_SEGMENTS} |  | rows are counted as unknown |
 | repositories whose segments are in memory, and that one question with `lacks` is about | {origin/publish/src/read/positions.rs MAX_REPOSITORIES} |  | they are read again; 400 |
+| pins that the answer to it names | {origin/src/operator_api/observed.rs MAX_PINS} |  | the first by name |
 | refs of a repository whose last tip its record has | {origin/publish/src/publisher.rs MAX_REFS} |  | a tip may be stored twice |
 | names that operators delete there | {origin/src/observed.rs MAX_DELETIONS} |  | they wait |
 | events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |

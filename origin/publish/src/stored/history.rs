@@ -67,10 +67,10 @@ pub struct Entry {
     pub published_at: Time,
     /// Why it was published.
     pub why: Why,
-    /// The operator who rolled back to it, or who last pinned or unpinned it.
+    /// The operator who rolled back to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why, in the words of that operator.
+    /// Why, in the operator's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Its pins and unpins, and what was staged, the newest first. A rollback is one of the pins.
@@ -208,6 +208,10 @@ impl Collected {
             let (event, at, digest, author) = match event {
                 LineEvent::Pinned { at, author } => {
                     entry.pinned_at.get_or_insert(at);
+                    if why == Why::RolledBack {
+                        // The oldest one, which comes last, is the rollback itself.
+                        entry.reason.clone_from(&author.reason);
+                    }
                     ("pinned", at, None, author)
                 }
                 LineEvent::Unpinned { at, author } => {
@@ -223,9 +227,6 @@ impl Collected {
             if entry.acts.len() < MOST_ACTS {
                 entry.acts.push(Act { event, at, digest, author });
             }
-        }
-        if let Some(Act { author, .. }) = entry.acts.iter().find(|act| act.digest.is_none()) {
-            (entry.by, entry.reason) = (author.by.clone(), author.reason.clone());
         }
         self.entries.push(entry);
     }
@@ -314,15 +315,18 @@ mod tests {
             Line::unpinned(&first, at(11), author("bob")),
             Line::pinned(&first, at(12), author("cid")),
             Line::published(&second, Why::RolledBack, by("dan")),
+            Line::pinned(&second, at(13), author("dan")),
+            Line::pinned(&second, at(14), author("eve")),
         ];
         let page = page(query(9), &[appended(b"", &lines[..2]), appended(b"", &lines[2..])]);
         let [second, first] = &page.publications[..] else { panic!("{page:?}") };
-        assert_eq!((second.entry.why, second.entry.by.as_deref()), (Why::RolledBack, Some("dan")));
+        let of = |listed: &Listed| (listed.entry.why, listed.entry.by.clone(), listed.entry.reason.clone());
+        assert_eq!(of(second), (Why::RolledBack, by("dan"), by("dan said so")));
+        assert_eq!(of(first), (Why::Followed, None, None), "nobody published it by hand");
         assert_eq!((first.entry.pinned_at, first.entry.unpinned_at), (Some(at(12).into()), Some(at(11).into())));
-        assert_eq!((first.entry.by.as_deref(), first.entry.reason.as_deref()), (Some("cid"), Some("cid said so")));
         let act = |event, second, name| Act { event, at: at(second).into(), digest: None, author: author(name) };
         assert_eq!(first.entry.acts, [act("pinned", 12, "cid"), act("unpinned", 11, "bob"), act("pinned", 10, "ann")]);
-        assert!(second.entry.acts.is_empty());
+        assert_eq!(second.entry.acts, [act("pinned", 14, "eve"), act("pinned", 13, "dan")]);
     }
 
     #[test]

@@ -63,6 +63,18 @@ fn filters_combine() {
     assert_eq!((answer.entries[0].services, answer.entries[0].problems), (3, 1));
     let ill = AgentFilter { problem: Some(ProblemFilter::Any), ..AgentFilter::default() };
     assert_eq!(world.table.agents(&ill, (None, 9), world.now).total, 5);
+    // Of an operator of some services: what other services have is not told.
+    let among = |name: &str| Some([name.parse().unwrap()].into());
+    for (filter, expected) in [
+        (AgentFilter { among: among("y"), ..AgentFilter::default() }, (20, Some((1, 0)))),
+        (AgentFilter { among: among("x"), ..ill.clone() }, (5, Some((1, 1)))),
+        (AgentFilter { among: among("y"), ..ill }, (0, None)),
+        (AgentFilter { among: among("none"), ..AgentFilter::default() }, (0, None)),
+    ] {
+        let answer = world.table.agents(&filter, (None, 1), world.now);
+        let counts = answer.entries.first().map(|agent| (agent.services, agent.problems));
+        assert_eq!((answer.total, counts), expected, "{filter:?}");
+    }
 }
 
 #[test]
@@ -84,6 +96,15 @@ fn rows_that_lack_a_generation_are_counted_apart_from_unknown_ones() {
     assert_eq!((gone.total, gone.unknown, gone.unknown_gone), (14, 20, 20));
     let gone = world.table.summary((&By::Service, None), &RowFilter::default(), Some(&lacks), (None, 2), late);
     assert_eq!((gone.total, gone.unknown, gone.unknown_gone), (14, 20, 20));
+    // Of a pinned service nobody asks which of its rows are gone.
+    let pinned = |service: &ServiceName, release: Option<&Release>| match lacks(service, release) {
+        Verdict::Unknown => Verdict::Pinned,
+        verdict => verdict,
+    };
+    for (now, gone, expected) in [(world.now, 0, 20), (late, 20, 0)] {
+        let answer = world.table.rows(&RowFilter::default(), Some(&pinned), (None, 100), now);
+        assert_eq!((answer.unknown, answer.unknown_gone, answer.unknown_pinned), (20, gone, expected));
+    }
     let by = |by| world.table.summary((&by, None), &RowFilter::default(), Some(&lacks), (None, 2), world.now);
     let counted = |by| by_key(by);
     fn by_key(answer: crate::Answer<crate::Group>) -> Vec<(Option<String>, usize, usize)> {
