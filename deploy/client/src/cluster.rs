@@ -101,6 +101,9 @@ pub struct AddArguments {
 pub(crate) async fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     let ClusterCommand::Add(arguments) = command;
     let (client, names) = (Client::new(&arguments.connection)?, &arguments.names);
+    // A role that is not enough is the fault of no cluster. It is refused before anything is read or written.
+    let dry_run: Query = vec![("dry_run", "true".to_owned())];
+    client.send(Method::POST, "/v1/batch", &dry_run, Some(&json!({}))).await?;
     if let [name] = &names[..] {
         return add(&client, arguments, name).await;
     }

@@ -11,7 +11,7 @@ use crate::connection::ConnectionArguments;
 use crate::fleet;
 use crate::get;
 use crate::history;
-use crate::http::{Client, Query};
+use crate::http::{Client, Query, is_forbidden};
 use crate::kind::{Kind, Shown, segment};
 use crate::output::{Format, OutputArguments, pretty};
 use crate::text::{Clock, counted, text};
@@ -97,7 +97,7 @@ fn called(entries: Vec<Value>, kind: Shown, name: &str) -> anyhow::Result<Value>
 
 async fn object(client: &Client, kind: Kind, name: &str, output: &OutputArguments) -> anyhow::Result<()> {
     let clock = output.clock();
-    let document = client.find(&kind.path(name)?).await?;
+    let found = client.find(&kind.path(name)?).await;
     // An agent needs no entry.
     let heard = match kind {
         Kind::Agent => {
@@ -105,6 +105,11 @@ async fn object(client: &Client, kind: Kind, name: &str, output: &OutputArgument
             client.list("/v1/fleet/agents", &query, "agents").await?.0.into_iter().next()
         }
         _ => None,
+    };
+    let document = match found {
+        // Entries are not for every operator who sees what the agent runs.
+        Err(error) if heard.is_some() && is_forbidden(&error) => None,
+        found => found?,
     };
     if document.is_none() && heard.is_none() {
         bail!("there is no {} `{name}`", kind.singular());

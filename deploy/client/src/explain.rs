@@ -12,6 +12,7 @@ use crate::describe::output_of;
 use crate::edge::EdgeArguments;
 use crate::http::{Client, Query, if_permitted};
 use crate::kind::{Kind, segment};
+use crate::pin;
 use crate::text::{Clock, counted, followed, revision, shortened, text};
 
 /// Whom to explain.
@@ -77,8 +78,11 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     let status = found.service.as_ref().map_or(&Value::Null, |document| &document["status"]);
     let published = &status["published"];
     let row = found.row.as_ref().unwrap_or(&Value::Null);
-    let mut lines = vec![format!("{service} at {agent}: {}", verdict(found, published))];
+    let mut lines = vec![format!("{service} at {agent}: {}", verdict(found, status))];
     let mut line = |what: &str, said: String| lines.push(format!("  {what:10} {said}"));
+    if status["pinned"].is_object() {
+        line("pinned", format!("it is {}; `weir unpin {service}` lets it follow again", pin::pinned(status, clock)));
+    }
     match &found.service {
         None => line("defined", "no: no service of the hub has this name".to_owned()),
         Some(document) => {
@@ -98,9 +102,6 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
             line("published", format!("{} ({at}), {}", revision(published), text(&status["condition"])));
             if let Some(reason) = status["failure"]["reason"].as_str() {
                 line("", format!("nothing newer is: {reason}"));
-            }
-            if status["pinned"].is_object() {
-                line("", pinned(&status["pinned"], clock));
             }
         }
     }
@@ -145,25 +146,15 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     lines
 }
 
-/// Since when a service is held, by whom, and why. An origin of the release before does not say the last two.
-fn pinned(pin: &Value, clock: Clock) -> String {
-    let mut said = format!("it is pinned {}", clock.since(&pin["since"]));
-    if let Some(by) = pin["by"].as_str() {
-        said = format!("{said}, by {by}");
-    }
-    if let Some(reason) = pin["reason"].as_str() {
-        said = format!("{said}: {reason}");
-    }
-    said
-}
-
-fn verdict(found: &Found, published: &Value) -> &'static str {
+fn verdict(found: &Found, status: &Value) -> &'static str {
+    let published = &status["published"];
     let Some(row) = &found.row else { return "the agent has not told of it" };
     let (has, problem) = (&row["current"]["digest"], &row["problem"]);
     match (has == &published["digest"] && has.is_string(), problem.is_object()) {
         (true, false) if row["hook"] == "pending" || row["hook"] == "running" => {
             "it has what is published, and its hook has not ended"
         }
+        (true, false) if status["pinned"].is_object() => "it has what is published, where the service is pinned",
         (true, false) => "it has what is published",
         (true, true) => "it has what is published, but all is not well",
         (false, true) => "it lacks what is published, because of a problem",
@@ -224,10 +215,16 @@ shop-a at cluster-1: it lacks what is published, because of a problem
   problem    hook-failed since 2026-01-02T03:04:05Z, 7 tries: exit status 1
              no such namespace";
         assert_eq!(said, expected);
-        let mut pin = json!({"since": "2026-01-02T03:04:05Z", "by": "ana", "reason": "INC-42"});
-        assert_eq!(pinned(&pin, Clock::new(true)), "it is pinned since 2026-01-02T03:04:05Z, by ana: INC-42");
-        pin = json!({"since": "2026-01-02T03:04:05Z"});
-        assert_eq!(pinned(&pin, Clock::new(true)), "it is pinned since 2026-01-02T03:04:05Z");
+        let mut held = found();
+        let (service, row) = (held.service.as_mut().unwrap(), held.row.as_mut().unwrap());
+        service["status"]["pinned"] = json!({"since": "2026-01-02T03:04:05Z", "by": "ana", "reason": "INC-42"});
+        (row["current"]["digest"], row["problem"], row["hook"]) = (json!("b3-1"), Value::Null, json!("succeeded"));
+        let said = story("cluster-1", "shop-a", &held, Clock::new(true));
+        let expected = [
+            "shop-a at cluster-1: it has what is published, where the service is pinned",
+            "  pinned     it is pinned at 1.2.0 since 2026-01-02T03:04:05Z, by ana: INC-42; `weir unpin shop-a` lets it follow again",
+        ];
+        assert_eq!(said[..2], expected);
         let nobody = Found { service: None, row: None, agent: None, ..found() };
         let said = story("cluster-1", "bank", &nobody, Clock::new(true)).join("\n");
         assert!(said.contains("no service of the hub") && said.contains("by no assignment"), "{said}");

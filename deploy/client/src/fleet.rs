@@ -10,6 +10,7 @@ use weir_runtime::output::print;
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query, may_pass};
 use crate::output::{Format, OutputArguments, pretty};
+use crate::pin;
 use crate::table::Table;
 use crate::text::{Clock, NONE, heard, revision, shortened, text};
 use crate::wait::Until;
@@ -129,6 +130,10 @@ async fn show(client: &Client, arguments: &FleetArguments) -> anyhow::Result<()>
             let table = if output.is_wide() { table } else { table.fitting_the_terminal() };
             print(table.render("there are no rows that match"))?;
             crate::not_known::print(&answer, clock)?;
+            let held = pin::holding(&answer, arguments.lacking.as_deref().unwrap_or_default(), clock);
+            if !held.is_empty() {
+                print(format_args!("\n{}", held.join("\n")))?;
+            }
         }
     }
     Ok(())
@@ -162,7 +167,7 @@ pub(crate) fn table(rows: &[Value], clock: Clock, is_wide: bool) -> Table {
             text(&row["service"]),
             text(&row["state"]),
             text(&row["phase"]),
-            revision(current),
+            has(row),
             clock.time(&current["since"]),
             text(&problem["kind"]),
             clock.time(&problem["since"]),
@@ -184,6 +189,15 @@ pub(crate) fn table(rows: &[Value], clock: Clock, is_wide: bool) -> Table {
     table
 }
 
+/// The release on disk, and its hook where that has not succeeded.
+fn has(row: &Value) -> String {
+    let has = revision(&row["current"]);
+    match row["hook"].as_str() {
+        Some(hook @ ("failed" | "pending" | "running")) => format!("{has}, hook {hook}"),
+        _ => has,
+    }
+}
+
 /// Counts.
 pub(crate) fn groups(headings: &[&'static str], groups: &[Value], clock: Clock) -> Table {
     let mut table = Table::new(&[headings, &["ROWS", "AGENTS", "SINCE"]].concat());
@@ -195,4 +209,19 @@ pub(crate) fn groups(headings: &[&'static str], groups: &[Value], clock: Clock) 
         table.row(keys.into_iter().chain(counts));
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_release_whose_hook_has_failed_is_not_shown_as_applied() {
+        let row = |hook: &str| json!({"agent": "a", "service": "s", "current": {"version": "1.2.0"}, "hook": hook});
+        let rows = ["none", "succeeded", "failed", "running"].map(row);
+        let shown = rows.iter().map(has).collect::<Vec<_>>();
+        assert_eq!(shown, ["1.2.0", "1.2.0", "1.2.0, hook failed", "1.2.0, hook running"]);
+        assert!(table(&rows, Clock::new(true), false).render("").contains("1.2.0, hook failed"));
+    }
 }

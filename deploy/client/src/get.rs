@@ -1,6 +1,6 @@
 //! `weir get`: lists of objects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::bail;
 use clap::Args;
@@ -14,6 +14,7 @@ use crate::kind::{Kind, Shown};
 use crate::output::{Format, OutputArguments};
 use crate::table::Table;
 use crate::text::{Clock, NONE, count, followed, heard, revision, shortened, text};
+use crate::unheard;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -67,7 +68,7 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let is_agents = *kind == Shown::Objects(Kind::Agent);
     // A filter says nothing of agents that are only entries.
     let unheard: Vec<String> = match is_agents && query.is_empty() {
-        true => unheard(&client, &entries).await?.into_iter().filter(|name| is_meant(name)).collect(),
+        true => unheard::names(&client, &entries).await?.into_iter().filter(|name| is_meant(name)).collect(),
         false => Vec::new(),
     };
     if let Some(missing) = names.iter().zip(&patterns).find(|(_, pattern)| {
@@ -93,7 +94,7 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     if is_agents {
         crate::not_known::print(&answer, clock)?;
     }
-    if let Some(said) = never_heard(&unheard) {
+    if let Some(said) = unheard::said(&unheard) {
         print(format_args!("\n{said}"))?;
     }
     Ok(())
@@ -136,25 +137,6 @@ pub(crate) async fn taking_part(client: &Client, kind: Shown, query: &Query) -> 
     let mut answer = client.get(&format!("/v1/{key}"), query).await?;
     let entries = answer[key].as_array_mut().map(std::mem::take).unwrap_or_default();
     Ok((entries, answer))
-}
-
-/// The agents that operators have defined, and that no edge has reported.
-async fn unheard(client: &Client, heard: &[Value]) -> anyhow::Result<Vec<String>> {
-    let heard: BTreeSet<_> = heard.iter().filter_map(|entry| entry["agent"].as_str()).collect();
-    let (defined, _) = client.list(&Kind::Agent.list(), &Query::new(), Kind::Agent.plural()).await?;
-    let names = defined.iter().filter_map(|entry| entry["name"].as_str());
-    Ok(names.filter(|name| !heard.contains(name)).map(str::to_owned).collect())
-}
-
-fn never_heard(names: &[String]) -> Option<String> {
-    const MOST: usize = 10;
-    let shown = &names[..names.len().min(MOST)];
-    let rest = names.len() - shown.len();
-    let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-    let (have, them) = if names.len() == 1 { ("has", "it") } else { ("have", "them") };
-    let all = count(names.len() as u64, "agent");
-    let said = || format!("{all} {have} an entry, and no edge has reported {them}: {}{rest}", shown.join(", "));
-    (!names.is_empty()).then(said)
 }
 
 /// How many agents have each value of a key, and in which state.
@@ -311,14 +293,5 @@ paris  2       1     1       0";
         assert_eq!(shown("edge"), expected);
         assert!(shown("label:ring").contains("canary  3       1     1       0"), "{}", shown("label:ring"));
         assert!(grouped(&agents, "colour").unwrap_err().to_string().contains("label:KEY"));
-    }
-
-    #[test]
-    fn agents_that_nobody_has_heard_of_are_named() {
-        let names = |number| (0..number).map(|n| format!("c{n}")).collect::<Vec<_>>();
-        assert_eq!(never_heard(&names(0)), None);
-        assert_eq!(never_heard(&names(1)).unwrap(), "1 agent has an entry, and no edge has reported it: c0");
-        let many = never_heard(&names(12)).unwrap();
-        assert!(many.starts_with("12 agents have an entry") && many.ends_with("c9 and 2 more"), "{many}");
     }
 }

@@ -18,10 +18,12 @@ mod kind;
 mod not_known;
 mod output;
 mod patch;
+mod pin;
 mod status;
 mod table;
 mod text;
 pub mod token;
+mod unheard;
 mod version;
 mod wait;
 

@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use crate::http::{Client, Query};
 use crate::text::{Clock, count, text};
 
 /// An agent that nobody has heard for so long is not expected to have anything.
@@ -18,7 +17,9 @@ pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
         said.push(format!("not known: what agents of the edge {name} run; it has not told all {since}"));
     }
     let number = |key: &str| answer[key].as_u64().filter(|number| *number > 0);
-    if let Some(number) = number("unknown") {
+    // Those of pinned services are told with their pins.
+    let pinned = number("unknown_pinned").unwrap_or_default();
+    if let Some(number) = number("unknown").map(|all| all.saturating_sub(pinned)).filter(|number| *number > 0) {
         let lack = if number == 1 { "lacks" } else { "lack" };
         let rows = count(number, "more row");
         said.push(format!("not known: whether {rows} {lack} the revision: it is not in the history, or their agents do not say what they applied"));
@@ -30,22 +31,14 @@ pub(crate) fn sentences(answer: &Value, clock: Clock) -> Vec<String> {
     said
 }
 
-/// The same answer without agents that nobody has heard for a day: names of clusters that are gone stay for a month.
-pub(crate) async fn of_the_last_day(client: &Client, answer: Value) -> anyhow::Result<Value> {
-    let mut answer = without_gone(answer);
-    if answer["agents_without_rows"].as_u64().is_some_and(|number| number > 0) {
-        let (agents, _) = client.list("/v1/fleet/agents", &Query::new(), "agents").await?;
-        let unknown = agents.iter().filter(|agent| agent["edge"].is_null() && was_heard(agent, SystemTime::now()));
-        answer["agents_without_rows"] = unknown.count().into();
-    }
-    Ok(answer)
-}
-
-/// The same answer without unknown rows of agents that nobody has heard for a day. An origin of the release before tells no number.
-fn without_gone(mut answer: Value) -> Value {
-    let [unknown, gone] = ["unknown", "unknown_gone"].map(|key| answer[key].as_u64().unwrap_or_default());
-    if gone > 0 {
-        answer["unknown"] = unknown.saturating_sub(gone).into();
+/// The same answer without agents that nobody has heard for a day: names of clusters that are gone stay for a month. An origin of
+/// the release before tells no number.
+pub(crate) fn of_the_last_day(mut answer: Value) -> Value {
+    for (key, gone) in [("unknown", "unknown_gone"), ("agents_without_rows", "agents_without_rows_gone")] {
+        let [all, gone] = [key, gone].map(|key| answer[key].as_u64().unwrap_or_default());
+        if gone > 0 {
+            answer[key] = all.saturating_sub(gone).into();
+        }
     }
     answer
 }
@@ -82,8 +75,12 @@ mod tests {
         assert!(said[1].contains("2 more rows lack") && said[2].contains("3 agents run"), "{said:?}");
         let one = sentences(&json!({"unknown": 1, "agents_without_rows": 1}), clock);
         assert!(one[0].contains("1 more row lacks") && one[1].contains("1 agent runs"), "{one:?}");
-        let unknown = |answer| without_gone(answer)["unknown"].clone();
-        assert_eq!(unknown(json!({"unknown": 3, "unknown_gone": 2})), 1);
-        assert_eq!((unknown(json!({"unknown": 3})), unknown(json!({}))), (json!(3), Value::Null));
+        let pinned = sentences(&json!({"unknown": 3, "unknown_pinned": 3}), clock);
+        assert!(pinned.is_empty(), "{pinned:?}");
+        for (key, gone) in [("unknown", "unknown_gone"), ("agents_without_rows", "agents_without_rows_gone")] {
+            let kept = |answer| of_the_last_day(answer)[key].clone();
+            assert_eq!(kept(json!({key: 3, gone: 2})), 1);
+            assert_eq!((kept(json!({key: 3})), kept(json!({}))), (json!(3), Value::Null));
+        }
     }
 }

@@ -7,11 +7,13 @@ use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
-use crate::http::{Client, Query, if_permitted, is_elsewhere};
+use crate::http::{Client, Query, is_elsewhere};
 use crate::kind::Kind;
 use crate::not_known;
 use crate::output::{Format, OutputArguments, pretty};
+use crate::pin;
 use crate::text::{Clock, counted, text};
+use crate::unheard;
 
 /// The most objects of a kind that are named.
 const MOST: usize = 10;
@@ -31,8 +33,12 @@ struct Answers {
     repositories: Vec<Value>,
     services: Vec<Value>,
     agents: Vec<Value>,
+    /// Agents that operators have defined, and that no edge has reported.
+    unheard: Vec<String>,
     problems: Vec<Value>,
     summary: Value,
+    /// The patterns of the services that the operator sees. `Null`: all.
+    services_of_operator: Value,
 }
 
 pub(crate) async fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
@@ -40,18 +46,23 @@ pub(crate) async fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode>
     let by_problem: Query = vec![("by", "problem".to_owned())];
     let all = Query::new();
     let (problems, summary) = client.list("/v1/fleet/summary", &by_problem, "groups").await?;
+    let (agents, _) = client.list("/v1/fleet/agents", &all, "agents").await?;
     let answers = Answers {
         repositories: client.with_states(Kind::Repository, &all).await?,
         services: client.with_states(Kind::Service, &all).await?,
-        agents: if_permitted(client.list("/v1/fleet/agents", &all, "agents").await)?.unwrap_or_default().0,
+        unheard: unheard::names(&client, &agents).await?,
+        agents,
         problems,
-        summary: not_known::of_the_last_day(&client, summary).await?,
+        summary: not_known::of_the_last_day(summary),
+        services_of_operator: client.greet().await?.who["services"].take(),
     };
     let report = report(&answers, clock);
     match arguments.output.output {
         Format::Json => {
-            let Report { numbers, not_well } = &report;
-            print(pretty(&json!({ "well": report.is_well(), "numbers": numbers, "not_well": not_well })))?;
+            let (well, Report { numbers, pinned, not_well, .. }) = (report.is_well(), &report);
+            let services = &answers.services_of_operator;
+            print(pretty(&json!({ "well": well, "services": services, "numbers": numbers, "pinned": pinned,
+                "not_well": not_well })))?;
         }
         Format::Name => report.not_well.iter().try_for_each(print)?,
         Format::Table | Format::Wide => print(report.text(client.server()))?,
@@ -61,7 +72,10 @@ pub(crate) async fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode>
 
 /// What is, and what is not well.
 struct Report {
+    /// What of the hub it is about; empty: all.
+    of: String,
     numbers: Vec<String>,
+    pinned: Vec<String>,
     not_well: Vec<String>,
 }
 
@@ -72,19 +86,20 @@ impl Report {
 
     fn text(&self, server: &str) -> String {
         let verdict = if self.is_well() { "all is well" } else { "something is not well" };
-        let mut lines = vec![format!("{server}: {verdict}"), String::new()];
-        lines.extend(self.numbers.iter().map(|line| format!("  {line}")));
-        if !self.is_well() {
-            lines.push(String::new());
-            lines.extend(self.not_well.iter().map(|line| format!("  ! {line}")));
+        let mut lines = vec![format!("{server}: {verdict}{}", self.of)];
+        for (mark, block) in [("", &self.numbers), ("! ", &self.not_well), ("- ", &self.pinned)] {
+            if !block.is_empty() {
+                lines.push(String::new());
+            }
+            lines.extend(block.iter().map(|line| format!("  {mark}{line}")));
         }
         lines.join("\n")
     }
 }
 
 fn report(answers: &Answers, clock: Clock) -> Report {
-    let Answers { repositories, services, agents, problems, summary } = answers;
-    let mut not_well = Vec::new();
+    let Answers { repositories, services, agents, unheard, problems, summary, services_of_operator } = answers;
+    let (mut not_well, mut pinned) = (Vec::new(), Vec::new());
     let ill = |each: &&Value| each["status"]["health"] == "unhealthy" || each["status"]["suspended"].is_object();
     named(&mut not_well, "repository", repositories.iter().filter(ill), |one| {
         let (status, suspended) = (&one["status"], &one["status"]["suspended"]);
@@ -117,6 +132,7 @@ fn report(answers: &Answers, clock: Clock) -> Report {
             clock.ago(&one["heard_at"])
         )
     });
+    not_well.extend(unheard::said(unheard));
     for group in problems.iter().filter(|group| group["key"].is_string()) {
         let (kind, rows, agents) =
             (text(&group["key"]), counted(&group["rows"], "row"), counted(&group["agents"], "agent"));
@@ -143,7 +159,18 @@ fn report(answers: &Answers, clock: Clock) -> Report {
     if state("unknown") > 0 {
         numbers[2] = format!("{}, {} not reported yet", numbers[2], state("unknown"));
     }
-    Report { numbers, not_well }
+    if !unheard.is_empty() {
+        numbers[2] = format!("{}; {} never heard", numbers[2], unheard.len());
+    }
+    let is_pinned = |each: &&Value| each["status"]["pinned"].is_object();
+    named(&mut pinned, "service", services.iter().filter(is_pinned), |one| {
+        format!("{} is {}", text(&one["name"]), pin::pinned(&one["status"], clock))
+    });
+    let of = match services_of_operator.as_array() {
+        Some(_) => format!(" (the services {} and their agents alone)", text(services_of_operator)),
+        None => String::new(),
+    };
+    Report { of, numbers, pinned, not_well }
 }
 
 /// Names some objects, and counts the rest.
@@ -165,13 +192,32 @@ mod tests {
             repositories: vec![json!({"name": "shop", "status": {"health": "healthy"}})],
             services: vec![json!({"name": "shop-a", "status": {"condition": "following"}})],
             agents: vec![json!({"agent": "cluster-1", "state": "live"})],
+            unheard: Vec::new(),
+            services_of_operator: Value::Null,
             problems: vec![json!({"key": null, "rows": 1, "agents": 1, "since": null})],
             summary: json!({"total": 1, "incomplete": [], "unknown": 0, "agents_without_rows": 0}),
         };
         let said = report(&well, Clock::new(true));
         assert!(said.is_well(), "{:?}", said.not_well);
         assert_eq!(said.numbers[0], "repositories  1, 1 healthy");
+        assert!(said.text("hub.example").starts_with("hub.example: all is well\n"));
         let at = "2026-01-02T03:04:05Z";
+        // What is pinned is well. An operator of some services is not told that all of the hub is.
+        let held = Answers {
+            services: vec![json!({"name": "shop-a", "status": {"condition": "pinned",
+                "pinned": {"since": at, "by": "ana", "reason": "INC-42"}, "published": {"version": "1.2.0"}}})],
+            services_of_operator: json!(["shop-*", "blog"]),
+            ..well
+        };
+        let said = report(&held, Clock::new(true));
+        assert!(said.is_well(), "{:?}", said.not_well);
+        let text = said.text("hub.example");
+        assert!(
+            text.starts_with("hub.example: all is well (the services shop-*,blog and their agents alone)\n"),
+            "{text}"
+        );
+        let pin = "\n\n  - service shop-a is pinned at 1.2.0 since 2026-01-02T03:04:05Z, by ana: INC-42";
+        assert!(text.ends_with(pin), "{text}");
         let ill = Answers {
             repositories: vec![
                 json!({"name": "far", "status": {"health": "elsewhere"}}),
@@ -183,6 +229,8 @@ mod tests {
             agents: (0..13)
                 .map(|n| json!({"agent": format!("c{n}"), "state": if n < 12 { "silent" } else { "unknown" }, "heard_at": at}))
                 .collect(),
+            unheard: vec!["cluster-9".to_owned()],
+            services_of_operator: Value::Null,
             problems: vec![json!({"key": "hook-failed", "rows": 1, "agents": 1, "since": at})],
             summary: json!({"total": 3, "incomplete": [{"edge": "paris", "since": at}]}),
         };
@@ -193,7 +241,8 @@ mod tests {
             "! not known, its owner does not answer: repository far",
             "! service shop-a since 2026-01-02T03:04:05Z: no folder",
             "! agent: 2 more",
-            "agents        13, 0 live, 12 silent, 1 not reported yet",
+            "agents        13, 0 live, 12 silent, 1 not reported yet; 1 never heard",
+            "! never heard: 1 agent has an entry, and no edge has reported it: cluster-9",
             "! hook-failed: 1 row of 1 agent, the oldest since",
             "paris",
         ] {

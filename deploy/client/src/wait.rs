@@ -13,7 +13,8 @@ use crate::fleet;
 use crate::http::{Client, Query, is_absent, may_pass};
 use crate::kind::{Kind, segment};
 use crate::not_known::{self, was_heard};
-use crate::text::{Clock, text};
+use crate::pin;
+use crate::text::{Clock, shortened, text};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -21,8 +22,8 @@ Examples:
   weir wait shop-prod 1.4.2 --for current
 
 The exit status is 0 when every agent has it that follows the service and was heard within a day, and when nothing is unknown; 1
-as soon as an agent's check refuses it, or when the hub refuses the question, as for a service that is not there; 2 when the
-time is over. A revision that nobody knows is not there yet.";
+as soon as an agent's check refuses it, or the service is pinned at a version without it, or when the hub refuses the question, as
+for a service that is not there; 2 when the time is over. A revision that nobody knows is not there yet.";
 
 /// How often an origin is asked.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -70,6 +71,8 @@ enum Progress {
     Done,
     /// Agents whose check has refused what is published.
     Refused(Vec<Value>),
+    /// The service is pinned, and does not get it.
+    Pinned(String),
     /// Who lacks it, and what else it waits for.
     Waits {
         lacking: Vec<Value>,
@@ -82,6 +85,8 @@ enum Progress {
 struct Answers {
     /// Rows that lack the revision; `None`: nobody knows it.
     lacking: Option<(Vec<Value>, Value)>,
+    /// The pin that keeps the revision from the service.
+    pin: Option<Value>,
     /// Rows whose hook has not succeeded for the current release: after a rollback they may have applied something newer.
     in_hook: Vec<Value>,
     /// The number of rows of the service.
@@ -91,7 +96,7 @@ struct Answers {
 }
 
 pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
-    let (client, clock) = (Client::new(&arguments.connection)?, Clock::new(false));
+    let client = Client::new(&arguments.connection)?;
     let (ends, mut said) = (Instant::now() + arguments.timeout, String::new());
     loop {
         let answers = match ask(&client, arguments).await {
@@ -102,6 +107,8 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
             }
             answers => answers?,
         };
+        // Ages are those of this answer.
+        let clock = Clock::new(false);
         let (lacking, why) = match progress(&answers, arguments, SystemTime::now(), clock) {
             Progress::Done => {
                 print(format_args!("every agent has {} of {}", arguments.revision, arguments.service))?;
@@ -110,6 +117,10 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
             Progress::Refused(rows) => {
                 print(fleet::table(&rows, clock, false).fitting_the_terminal().render(""))?;
                 eprintln!("weir: refused by {}", agents(&rows).join(", "));
+                return Ok(ExitCode::FAILURE);
+            }
+            Progress::Pinned(said) => {
+                eprintln!("weir: {said}");
                 return Ok(ExitCode::FAILURE);
             }
             Progress::Waits { lacking, why } => (lacking, why),
@@ -139,7 +150,7 @@ async fn ask(client: &Client, arguments: &WaitArguments) -> anyhow::Result<Answe
     let filter: Query =
         vec![("service", service.clone()), ("lacks", arguments.revision.clone()), arguments.until.lacks_by()];
     let lacking = match client.list("/v1/fleet/rows", &filter, "rows").await {
-        Ok((rows, answer)) => Some((rows, not_known::of_the_last_day(client, answer).await?)),
+        Ok((rows, answer)) => Some((rows, not_known::of_the_last_day(answer))),
         Err(error) if is_absent(&error) => None,
         Err(error) => return Err(error),
     };
@@ -154,12 +165,24 @@ async fn ask(client: &Client, arguments: &WaitArguments) -> anyhow::Result<Answe
     let counted: Query = vec![("service", service.clone()), ("limit", "1".to_owned())];
     let counted = client.get("/v1/fleet/rows", &counted).await?;
     let document = client.get(&Kind::Service.path(&service)?, &Query::new()).await?;
-    let published = document["status"]["published"]["digest"].clone();
-    Ok(Answers { lacking, in_hook, rows: counted["total"].as_u64().unwrap_or_default(), published })
+    let (status, rows) = (&document["status"], counted["total"].as_u64().unwrap_or_default());
+    let pin = match &lacking {
+        Some((_, answer)) => answer["pinned"].get(0).cloned(),
+        // Once it is known, the service does not get it.
+        None => Some(status.clone()).filter(|status| status["pinned"].is_object()),
+    };
+    Ok(Answers { lacking, pin, in_hook, rows, published: status["published"]["digest"].clone() })
 }
 
 fn progress(answers: &Answers, arguments: &WaitArguments, now: SystemTime, clock: Clock) -> Progress {
     let waits = |lacking, why| Progress::Waits { lacking, why };
+    if let Some(pin) = &answers.pin {
+        let (service, at) = (&arguments.service, pin::pinned(pin, clock));
+        return Progress::Pinned(format!(
+            "{service} does not get {}: it is {at}. `weir unpin {service}` lets it follow again",
+            shortened(&arguments.revision)
+        ));
+    }
     let Some((lacking, answer)) = &answers.lacking else {
         return waits(Vec::new(), vec![format!("no repository of {} has {}", arguments.service, arguments.revision)]);
     };
@@ -220,8 +243,8 @@ mod tests {
         let answers = |lacking: Vec<Value>, answer: Value, rows| Answers {
             lacking: Some((lacking, answer)),
             rows,
-            in_hook: Vec::new(),
             published: json!("b3-2"),
+            ..Answers::default()
         };
         let at = |answers: &Answers| progress(answers, &arguments(Until::Applied), now, Clock::new(true));
         let late = row("cluster-1", "2026-01-02T23:00:00Z", Value::Null);
@@ -242,6 +265,9 @@ mod tests {
         assert_eq!(waits(&answers(vec![], json!({"unknown": 1}), 1)), (vec![], 1));
         assert_eq!(waits(&answers(vec![], json!({}), 0)), (vec![], 1), "nobody follows it");
         assert_eq!(waits(&Answers { rows: 1, ..Answers::default() }), (vec![], 1), "nobody knows it");
+        let pin = json!({"pinned": {"since": "2026-01-02T00:00:00Z", "by": "ana"}, "published": {"version": "0.9.0"}});
+        let expected = "shop does not get 1.0.0: it is pinned at 0.9.0 since 2026-01-02T00:00:00Z, by ana. `weir unpin shop` lets it follow again";
+        assert_eq!(at(&Answers { pin: Some(pin), ..Answers::default() }), Progress::Pinned(expected.to_owned()));
         let refusing = row("cluster-1", "2026-01-02T23:00:00Z", json!({"kind": "check-vetoed"}));
         assert_eq!(at(&answers(vec![refusing.clone()], json!({}), 1)), Progress::Refused(vec![refusing.clone()]));
         let of_another = Answers { published: json!("b3-3"), ..answers(vec![refusing], json!({}), 1) };

@@ -52,10 +52,13 @@ impl Trial {
                  [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n\
                  [operator_api]\noperator_token_file = \"operator-token\"\n\
                  [[repository]]\nname = \"shop\"\nurl = \"{}\"\npoll_interval = \"2s\"\n\
-                 [[service]]\nname = \"shop\"\nrepository = \"shop\"\nref = \"main\"\n",
+                 [[service]]\nname = \"shop\"\nrepository = \"shop\"\nref = \"main\"\n\
+                 [[operator]]\nname = \"ana\"\nrole = \"deliver\"\nservices = [\"shop\"]\n\
+                 token_sha256 = \"246c34675b5e7b5129944e297e17b2853131a5a4ec9a6c610d0b9701cd3e7456\"\n",
                 upstream.bare().display()
             ),
         )?;
+        fs::write(at.join("ana-token"), "a-token-of-ana-alone\n")?;
         fs::write(
             at.join("edge.toml"),
             format!(
@@ -100,11 +103,17 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Runs a command of `weir`.
-    fn run(&self, command: &str) -> anyhow::Result<Output> {
+    /// A command of `weir`.
+    fn weir(&self, command: &str) -> Command {
         let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
         weir.args(command.split(' ')).current_dir(self.dir.path()).stdin(Stdio::null());
-        Ok(weir.env("WEIR_CONTEXTS", self.dir.path().join("contexts.toml")).output()?)
+        weir.env("WEIR_CONTEXTS", self.dir.path().join("contexts.toml"));
+        weir
+    }
+
+    /// Runs a command of `weir`.
+    fn run(&self, command: &str) -> anyhow::Result<Output> {
+        Ok(self.weir(command).output()?)
     }
 
     /// Runs a command that succeeds. Returns what it printed.
@@ -150,16 +159,59 @@ fn a_hook_fails(trial: &Trial, applied: &str) -> anyhow::Result<()> {
     fs::write(&fails, "")?;
     trial.upstream.write("version", "3")?;
     let third = trial.upstream.commit_and_push("three")?;
+    let mut waiting = trial.weir(&format!("wait shop {third} --timeout 10s"));
+    let waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     trial.succeeds(&format!("wait shop {third} --for current --timeout 120s"))?;
     let story = trial.until("explain cluster-1 shop", "no namespace")?;
     assert!(story.contains(&format!("applied    {}", &applied[..12])), "{story}");
     assert!(trial.fails(&format!("wait shop {third} --timeout 1s"), 2)?.contains("cluster-1"));
-    assert!(trial.succeeds(&format!("fleet --lacking {third}"))?.contains("cluster-1"));
+    let lacking = trial.succeeds(&format!("fleet --lacking {third}"))?;
+    assert!(lacking.contains("cluster-1") && lacking.contains(&format!("{}, hook failed", &third[..12])), "{lacking}");
     assert!(trial.succeeds(&format!("fleet --lacking {third} --for current"))?.contains("no rows"));
+    // Its table is of the end of the wait: what began meanwhile is not ahead of it.
+    let waited = waiting.wait_with_output()?;
+    let said = String::from_utf8(waited.stdout)?;
+    ensure!(waited.status.code() == Some(2) && said.contains("cluster-1") && !said.contains("  in "), "{said}");
     fs::remove_file(&fails)?;
     trial.succeeds(&format!("wait shop {third} --timeout 120s"))?;
     assert!(trial.succeeds("fleet --by service,revision")?.contains(&third[..12]));
     assert!(trial.succeeds("fleet --by since:60")?.contains("APPLIED"));
+    Ok(())
+}
+
+/// The service is rolled back from this commit.
+fn what_is_pinned_is_told(trial: &Trial, second: &str) -> anyhow::Result<()> {
+    let pinned = format!("pinned at {} for ", &trial.first[..12]);
+    for revision in [second, "feedfacefeedface"] {
+        let said = trial.fails(&format!("wait shop {revision} --timeout 120s"), 1)?;
+        assert!(
+            said.contains(&pinned) && said.contains("by token: INC-42") && said.contains("weir unpin shop"),
+            "{said}"
+        );
+    }
+    trial.succeeds(&format!("wait shop {} --timeout 120s", trial.first))?;
+    let lacking = trial.succeeds(&format!("fleet --lacking {second}"))?;
+    assert!(lacking.contains("cluster-1") && lacking.contains(&format!("  shop is {pinned}")), "{lacking}");
+    assert!(!trial.succeeds(&format!("fleet --lacking {}", trial.first))?.contains("pinned"));
+    let story = trial.succeeds("explain cluster-1 shop")?;
+    assert!(story.lines().nth(1).is_some_and(|line| line.contains(&pinned)), "{story}");
+    let status = trial.until("status", "all is well")?;
+    assert!(status.contains(&format!("- service shop is {pinned}")), "{status}");
+    Ok(())
+}
+
+/// Who may deliver one service sees its agents, and is told what her role is short of.
+fn an_operator_of_one_service_sees_its_agents(trial: &Trial) -> anyhow::Result<()> {
+    let as_ana = |command: &str| format!("{command} --token-file ana-token");
+    let status = trial.until(&as_ana("status"), "all is well")?;
+    for part in ["all is well (the services shop and their agents alone)", "agents        1, 1 live"] {
+        assert!(status.contains(part), "{part}: {status}");
+    }
+    assert!(trial.succeeds(&as_ana("get agents"))?.contains("cluster-1"));
+    assert!(trial.succeeds(&as_ana("describe agent cluster-1"))?.contains("shop"));
+    let refused = trial.fails(&as_ana("cluster add cluster-8 cluster-9"), 1)?;
+    let role = "The role of this operator is `deliver`, and this request needs `admin`";
+    assert!(refused.contains(role) && !refused.contains("cluster-8"), "{refused}");
     Ok(())
 }
 
@@ -193,6 +245,8 @@ fn clusters_are_added(trial: &Trial) -> anyhow::Result<()> {
     assert!(trial.succeeds("describe agent cluster-2")?.contains("stable"));
     assert!(trial.succeeds("get agents")?.contains("1 agent has an entry, and no edge has reported it: cluster-2"));
     assert!(trial.succeeds("get agents cluster-2")?.contains("no edge has reported it"));
+    let status = trial.fails("status", 1)?;
+    assert!(status.contains("1 never heard") && status.contains("! never heard: 1 agent"), "{status}");
     assert!(trial.fails("cluster add cluster-3 --key fleet.key", 1)?.contains("--opens"));
     assert!(trial.fails("describe agent cluster-3", 1)?.contains("no agent"));
     // Another token for it changes nothing else.
@@ -295,7 +349,7 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     trial.until("fleet -s shop", &first[..12])?;
     assert_eq!(trial.has().as_deref(), Some("1"));
     assert!(trial.succeeds("get services")?.contains("pinned"));
-    assert!(trial.fails(&format!("wait shop {second} --timeout 1s"), 2)?.contains("cluster-1"));
+    what_is_pinned_is_told(&trial, &second)?;
     trial.succeeds("unpin shop --reason mended")?;
     trial.succeeds(&format!("wait shop {second} --timeout 120s"))?;
     for command in ["history shop", "describe service shop"] {
@@ -305,6 +359,7 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     trial.succeeds("refresh shop")?;
 
     a_hook_fails(&trial, &second)?;
+    an_operator_of_one_service_sees_its_agents(&trial)?;
 
     fs::write(trial.dir.path().join("none.toml"), "")?;
     assert!(trial.fails("apply -f none.toml --prune --prefix to-", 1)?.contains("--yes"));
