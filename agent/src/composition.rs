@@ -15,12 +15,10 @@ use crate::freshness_monitor::Monitor;
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, unix_seconds};
 use crate::observed::Observer;
-use crate::poll::{
-    Batch, BatchSchedule, DownloadLimits, EventStream, Follower, Poller, Schedule, UpdateParts, release_of,
-};
+use crate::poll::{Batch, BatchSchedule, DownloadLimits, EventStream, Follower, Poller, Schedule, UpdateParts};
 use crate::roster_messages::RosterHandle;
 use crate::services::{Service, Services};
-use crate::status::{ServiceStatus, applied};
+use crate::status::{ServiceStatus, applied, release_of};
 use crate::supervise::supervise;
 use crate::verify::Trust;
 
@@ -105,6 +103,7 @@ impl Composition {
     pub(crate) fn follow(
         &self,
         name: &ServiceName,
+        services: &Arc<Services>,
         directory: Arc<ServiceDirectory>,
         hooks: ServiceConfig,
         within: Duration,
@@ -130,6 +129,7 @@ impl Composition {
         if let Some(release) = &state.release {
             metrics.generation.set(i64::try_from(release.generation).unwrap_or(i64::MAX));
         }
+        let depends_on = service.depends_on.clone();
         let check = service.check.clone().map(|command| Check {
             service: name.clone(),
             command,
@@ -190,6 +190,9 @@ impl Composition {
             hook,
             check,
             veto: None,
+            services: services.clone(),
+            depends_on,
+            ready: None,
             pins: self.pins.clone(),
             rejected: None,
             drain: drain.clone(),

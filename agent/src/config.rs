@@ -370,6 +370,7 @@ impl Config {
                 format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
             refuse(!self.trust.is_empty() && !is_named, &why);
         }
+        ServiceConfig::cycle_error(&self.services).iter().for_each(|error| refuse(true, error));
         let has_no_file = self.trust.iter().any(|entry| entry.keys.as_os_str().is_empty());
         refuse(has_no_file, "an entry of `trust` has no `keys`: name the file of the origin's public keys");
         let is_too_short = !self.max_proof_age.is_zero() && self.max_proof_age < MIN_PROOF_AGE;
@@ -462,6 +463,10 @@ mod tests {
             (format!("proxy = 'https://user:secret@proxy'\n{text}"), "the URL of a proxy"),
             (format!("trust = [{{ services = 'bank', keys = 'k' }}]\n{text}"), "names the service `shop-prod`"),
             (format!("max_proof_age = '1m'\n{text}"), "max_proof_age"),
+            (
+                format!("{text}\ndepends_on = ['b']\n[[service]]\nname = 'b'\ndepends_on = ['shop-prod']"),
+                "b → shop-prod → b",
+            ),
             (format!("{text}\ncheck = 1"), "a string for `sh -c`, or a list"),
             (format!("{text}\ncheck = []"), "`check` of the service `shop-prod` is empty"),
             (format!("{text}\nwebhook = {{ url = 'ftp://x' }}"), "`http://` or `https://`"),

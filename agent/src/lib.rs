@@ -17,6 +17,7 @@ pub mod check;
 pub mod command_line;
 mod composition;
 pub mod config;
+mod dependencies;
 pub mod doctor;
 mod edge_client;
 mod edge_url;

@@ -208,6 +208,7 @@ impl Roster {
     async fn reconcile(&mut self, within: Duration) {
         let listed = self.listed.services().map(|(service, _)| service);
         let wanted = wanted(&self.config, self.composition.edges.selection().as_ref(), listed);
+        self.services.set_wanted(wanted.keys().cloned().collect());
         let Changes { begin, end } = changes(&self.followed(), &wanted);
         for service in end {
             let goes_on = wanted.contains_key(&service);
@@ -229,7 +230,7 @@ impl Roster {
             _ => {}
         }
         tracing::info!(service = %name, "the service is followed");
-        let service = self.composition.follow(name, directory, self.config.hooks_of(name), within);
+        let service = self.composition.follow(name, &self.services, directory, self.config.hooks_of(name), within);
         let (status, part) = (service.status.subscribe(), service.part.clone());
         service.part.spawn(mark_changes(name.clone(), status, self.services.clone(), part));
         self.services.write().insert(name.clone(), service);

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 use weir_protocol::batch_poll::BatchRow;
 use weir_protocol::name::ServiceName;
+use weir_protocol::name_glob::NameGlob;
 use weir_release::ServiceDirectory;
 use weir_runtime::shutdown::Drain;
 
 use crate::config::ServiceConfig;
+use crate::dependencies::{Progress, Waiting, Waits, waits};
 use crate::edge_client::Protocol;
 use crate::metrics::ServiceGauge;
 use crate::status::ServiceStatus;
@@ -75,6 +77,9 @@ pub(crate) struct Services {
     not_allowed: Mutex<BTreeMap<ServiceName, SystemTime>>,
     /// Services whose status may have changed.
     changed: Mutex<BTreeSet<ServiceName>>,
+    /// The services that are to be followed, also those that are about to begin, or to begin again.
+    wanted: Mutex<BTreeSet<ServiceName>>,
+    waiting: Mutex<Waiting>,
     /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
     unreachable: Mutex<BTreeMap<ServiceName, SystemTime>>,
 }
@@ -85,7 +90,7 @@ fn on_disk((mut status, directory): (ServiceStatus, Arc<ServiceDirectory>)) -> S
     status
 }
 
-/// Marks a service whenever its status changes, until its tasks end.
+/// Marks a service whenever its status changes, and wakes those that waited for it, until its tasks end.
 pub(crate) async fn mark_changes(
     name: ServiceName,
     mut status: watch::Receiver<ServiceStatus>,
@@ -94,6 +99,7 @@ pub(crate) async fn mark_changes(
 ) {
     loop {
         services.changed().insert(name.clone());
+        services.wake_waiters(&name);
         tokio::select! {
             () = part.begun() => return,
             changed = status.changed() => if changed.is_err() { return },
@@ -125,6 +131,8 @@ impl Services {
             cut_off: Mutex::default(),
             not_allowed: Mutex::default(),
             changed: Mutex::default(),
+            wanted: Mutex::default(),
+            waiting: Mutex::default(),
             unreachable: Mutex::default(),
         }
     }
@@ -173,6 +181,40 @@ impl Services {
         if let Some(service) = self.read().get(service) {
             let _ = service.commands.try_send(command);
         }
+    }
+
+    /// What a switch of a service waits for, by its `depends_on`. The service polls again once that is done.
+    pub(crate) fn waits(&self, service: &ServiceName, depends_on: &[NameGlob]) -> Option<Waits> {
+        if depends_on.is_empty() {
+            return None;
+        }
+        // Locked first: what is done from here on wakes the service.
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = match *self.are_known.borrow() {
+            false => Some(Waits::NoList),
+            true => waits(service, depends_on, &*wanted, |name| self.progress(name)),
+        };
+        waiting.record(service, waits)
+    }
+
+    fn progress(&self, service: &ServiceName) -> Progress {
+        self.read().get(service).map_or(Progress::Unknown, |service| service.status.borrow().progress())
+    }
+
+    /// Lets the services poll that wait for this one, if it is done.
+    fn wake_waiters(&self, service: &ServiceName) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_awaited(service) && self.progress(service) == Progress::Done {
+            waiting.take(service).iter().for_each(|waiter| self.command(waiter, Command::Poll));
+        }
+    }
+
+    /// Replaces the services that are to be followed.
+    pub(crate) fn set_wanted(&self, services: BTreeSet<ServiceName>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.take_all_but(&services).iter().for_each(|waiter| self.command(waiter, Command::Poll));
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = services;
     }
 
     /// An edge says since when the upstream of these services is unreachable; `None`: it is reachable.

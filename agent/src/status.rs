@@ -9,8 +9,9 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::observed::{Applied, Current, Desired, HookState, Phase, Problem, Transfer};
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
-use weir_release::State;
+use weir_release::{ServiceDirectory, State};
 
+use crate::dependencies::Progress;
 use crate::edge_client::Protocol;
 use crate::verify::{Assessment, CurrentRelease, Proof};
 
@@ -29,6 +30,19 @@ pub struct Release {
     pub version: Option<SourceVersion>,
     /// Its directory, `root/<service>/releases/<name>`.
     pub directory: PathBuf,
+}
+
+/// The release in force, as a status shows it.
+pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<Release> {
+    let record = state.release.as_ref()?;
+    Some(Release {
+        digest: record.directory.digest(),
+        generation: record.generation,
+        commit: record.commit.clone(),
+        revision_id: record.revision_id.clone(),
+        version: record.version.clone(),
+        directory: directory.release_path(record.directory),
+    })
 }
 
 /// The last release whose hooks succeeded, if the service has any.
@@ -161,6 +175,20 @@ impl ServiceStatus {
         }
     }
 
+    /// How far the service is for those that depend on it. One that is pinned is where somebody wants it.
+    pub(crate) fn progress(&self) -> Progress {
+        let wanted = match (&self.pinned, &self.desired) {
+            (Some(pinned), _) => pinned.digest,
+            (None, Some(desired)) => desired.digest,
+            (None, None) => return Progress::Unknown,
+        };
+        match self.hook {
+            _ if self.release.as_ref().is_none_or(|release| release.digest != wanted) => Progress::Behind,
+            HookState::None | HookState::Succeeded => Progress::Done,
+            HookState::Pending | HookState::Running | HookState::Failed | HookState::Other => Progress::HookDue,
+        }
+    }
+
     /// What stops the service from being as it should: polls first, then its hooks, then a lack of proof.
     pub fn current_problem(&self, now: SystemTime) -> Option<Problem> {
         let of_proof = || {
@@ -252,5 +280,29 @@ mod tests {
         ] {
             assert_eq!(status.phase(), expected, "{status:?}");
         }
+    }
+
+    #[test]
+    fn a_dependency_is_done_with_its_hooks_at_the_release_that_it_is_to_have() {
+        let [one, two] = [b"one", b"two"].map(|content| TarballDigest::of(content));
+        let release = |digest| {
+            let (commit, revision_id, version) = (None, None, None);
+            Some(Release { digest, generation: 1, commit, revision_id, version, directory: PathBuf::new() })
+        };
+        let desires = |digest| Some(Desired { digest, generation: 2 });
+        let pinned = |digest| Some(Pinned { digest, since: SystemTime::UNIX_EPOCH, offered: Some(two) });
+        let of = |release, desired, pinned, hook| {
+            ServiceStatus { release, desired, pinned, hook, ..ServiceStatus::default() }.progress()
+        };
+        let (done, failed) = (HookState::Succeeded, HookState::Failed);
+        assert_eq!(of(release(one), None, None, done), Progress::Unknown);
+        assert_eq!(of(None, desires(one), None, HookState::None), Progress::Behind);
+        assert_eq!(of(release(one), desires(two), None, done), Progress::Behind);
+        assert_eq!(of(release(one), desires(one), None, failed), Progress::HookDue);
+        assert_eq!(of(release(one), desires(one), None, done), Progress::Done);
+        assert_eq!(of(release(one), desires(one), None, HookState::None), Progress::Done);
+        assert_eq!(of(release(one), desires(two), pinned(one), done), Progress::Done, "somebody wants it there");
+        assert_eq!(of(release(one), None, pinned(one), HookState::Pending), Progress::HookDue);
+        assert_eq!(of(release(two), None, pinned(one), done), Progress::Behind);
     }
 }

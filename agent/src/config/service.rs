@@ -8,6 +8,7 @@ use weir_protocol::name_glob::NameGlob;
 
 use super::hook::{HookCommand, SignalConfig, WebhookConfig};
 use super::{MAX_INTERVAL, MIN_INTERVAL};
+use crate::dependencies::cycle_of_names;
 
 /// A service to follow, or services. With `services = "assigned"` only the hooks of what is assigned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +37,10 @@ pub struct ServiceConfig {
     /// operators see them as `output` of the problem. Off by default, because what commands write may have secrets.
     #[serde(default)]
     pub report_output: bool,
+    /// Services, by names or patterns, that go first: `depends_on = ["crds", "infra-*"]`. This one does not switch until each
+    /// of those that the agent follows has its own newest release, and its hooks have succeeded.
+    #[serde(default)]
+    pub depends_on: Vec<NameGlob>,
 }
 
 impl ServiceConfig {
@@ -46,7 +51,16 @@ impl ServiceConfig {
 
     /// The services that match a pattern, without hooks.
     pub fn of(name: NameGlob) -> Self {
-        Self { name, check: None, exec: None, touch: None, signal: None, webhook: None, report_output: false }
+        Self {
+            name,
+            check: None,
+            exec: None,
+            touch: None,
+            signal: None,
+            webhook: None,
+            report_output: false,
+            depends_on: Vec::new(),
+        }
     }
 
     /// The one service that is meant; `None`: a pattern.
@@ -70,6 +84,21 @@ impl ServiceConfig {
         let pid_file = self.signal.as_mut().map(|signal| &mut signal.pid_file);
         let ca = self.webhook.as_mut().and_then(|webhook| webhook.ca.as_mut());
         [self.touch.as_mut(), pid_file, ca].into_iter().flatten()
+    }
+
+    /// The error of tables that wait for each other by their names.
+    pub(super) fn cycle_error(tables: &[Self]) -> Option<String> {
+        // Whether patterns are a cycle depends on the services that there are.
+        fn is_name(pattern: &NameGlob) -> bool {
+            !pattern.as_str().contains('*')
+        }
+        fn names(table: &ServiceConfig) -> (&str, Vec<&str>) {
+            let depends_on = table.depends_on.iter().filter(|pattern| is_name(pattern));
+            (table.name.as_str(), depends_on.map(NameGlob::as_str).collect())
+        }
+        let depends_on = tables.iter().filter(|table| is_name(&table.name)).map(names).collect();
+        let cycle = cycle_of_names(&depends_on)?;
+        Some(format!("`depends_on` is a cycle, {cycle}: these services would wait for each other for ever"))
     }
 
     /// The errors of its hooks.

@@ -111,7 +111,7 @@ impl Hook {
     /// Lists the changes, and runs all hooks up to the first that fails.
     async fn run_hooks(&self, job: &HookJob) -> Result<(), HookError> {
         let facts = facts(&self.service, &self.directory, job.release.clone(), job.previous.clone()).await?;
-        let ServiceConfig { name: _, check: _, exec, touch, signal, webhook, report_output: _ } = &self.config;
+        let ServiceConfig { exec, touch, signal, webhook, .. } = &self.config;
         if let Some(command) = exec {
             Run { what: "exec", command, facts: &facts, timeout: self.timeout }.finish().await?;
         }

@@ -6,6 +6,7 @@ use weir_release::{Created, ReleaseError, ReleaseName, ReleaseRecord, ServiceDir
 
 use super::error::PollError;
 use super::follower::{Follower, Outcome, SwitchReason};
+use super::ready::Ready;
 use super::request::PollResult;
 use crate::fetch::{Tarball, TarballHeaders};
 use crate::status::Activity;
@@ -26,7 +27,7 @@ impl Follower {
         found: PollResult,
         changed: SwitchReason,
     ) -> Option<Result<Outcome, PollError>> {
-        let (mut transfer, mut manifest) = (None, None);
+        let (transfer, manifest);
         let (prepared, answer) = match found {
             PollResult::Unchanged(answer) => {
                 // An edge that lags says nothing about the release that was refused.
@@ -44,7 +45,9 @@ impl Follower {
             PollResult::Unpacked(name, answer) => {
                 let state = self.directory.state();
                 let why = if state.release.is_none() { SwitchReason::First } else { SwitchReason::Changed };
-                (Prepared::Ready(name.into(), why, state.record_of(name).tar), answer)
+                let ready = self.take_ready(name);
+                (transfer, manifest) = (ready.transfer, ready.manifest);
+                (Prepared::Ready(name.into(), why, ready.tar), answer)
             }
             PollResult::Fetched(mut tarball, answer) => {
                 let expected = answer.clone();
@@ -62,10 +65,14 @@ impl Follower {
         (self.parts.unpack, self.parts.sync) = (self.parts.unpack.saturating_sub(sync), sync);
         let record = record(name, tar, &answer);
         // A repair restores content that has passed, and a rollback goes to what somebody has chosen.
-        if !matches!(why, SwitchReason::Repaired | SwitchReason::RolledBack)
-            && let Err(error) = self.check(&record).await?
-        {
-            return Some(Err(error));
+        if !matches!(why, SwitchReason::Repaired | SwitchReason::RolledBack) {
+            if let Some(waits) = self.waits() {
+                self.ready = Some(Ready { name, tar: record.tar, manifest, transfer });
+                return Some(Err(waits));
+            }
+            if let Err(error) = self.check(&record).await? {
+                return Some(Err(error));
+            }
         }
         // Somebody may have pinned the service while it was fetched or checked.
         let digest = record.directory.digest();
@@ -75,7 +82,7 @@ impl Follower {
             Ok(true) => return Some(Ok(Outcome::Unchanged)),
             Err(error) => return Some(Err(error.into())),
         }
-        self.veto = None;
+        (self.veto, self.ready) = (None, None);
         self.show(Activity::Switching);
         let started = Instant::now();
         let switched = self.on_disk(move |directory| directory.switch(&record)).await;

@@ -9,6 +9,7 @@ use weir_protocol::request_id::RequestId;
 use weir_release::{ReleaseError, TarError};
 
 use crate::config::EdgeUrl;
+use crate::dependencies::Waits;
 use crate::edge_client::RequestError;
 use crate::fetch::{FetchError, InvalidHeader};
 use crate::hook::Veto;
@@ -62,6 +63,9 @@ pub(crate) enum PollError {
     /// The check refused the release.
     #[error("{message}")]
     Vetoed { message: String, output: Option<String> },
+    /// The release is on disk, and other services go first.
+    #[error(transparent)]
+    Waits(#[from] Waits),
 }
 
 impl From<&Veto> for PollError {
@@ -155,6 +159,7 @@ impl PollError {
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
             Self::Vetoed { .. } => "check",
+            Self::Waits(_) => "dependency",
         }
     }
 
@@ -184,6 +189,7 @@ impl PollError {
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => ProblemKind::Unpack,
             Self::Release(_) => ProblemKind::Disk,
             Self::Vetoed { .. } => ProblemKind::CheckVetoed,
+            Self::Waits(_) => ProblemKind::Dependency,
         }
     }
 
@@ -193,7 +199,7 @@ impl PollError {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
                 !matches!(error, RequestError::Certificate(_) | RequestError::Token(_))
             }
-            Self::Fetch(FetchError::Slow | FetchError::Yielded) => true,
+            Self::Fetch(FetchError::Slow | FetchError::Yielded) | Self::Waits(_) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504),
             _ => false,
         }
@@ -204,7 +210,7 @@ impl PollError {
         match self {
             Self::Request(error) => matches!(error, RequestError::Token(_)),
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
-            Self::RejectedBefore | Self::Release(_) | Self::Vetoed { .. } => true,
+            Self::RejectedBefore | Self::Release(_) | Self::Vetoed { .. } | Self::Waits(_) => true,
             Self::Proof(error) => *error == ProofError::NoKeys,
             Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) => false,
             Self::Regressed { .. } | Self::Ahead(_) => false,
@@ -274,6 +280,7 @@ mod tests {
             (FetchError::Disk { directory: "/".into(), error: disk() }.into(), ProblemKind::Disk),
             (ReleaseError::NotKept { digest }.into(), ProblemKind::Disk),
             (ReleaseError::Tar(TarError::Read(disk())).into(), ProblemKind::Unpack),
+            (Waits::NoList.into(), ProblemKind::Dependency),
             (PollError::Vetoed { message: text(), output: None }, ProblemKind::CheckVetoed),
         ] {
             assert_eq!(error.problem(), expected, "{error}");

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::name_glob::NameGlob;
 use weir_protocol::observed::{Desired, HookState, Problem, ProblemKind, Transfer};
 use weir_protocol::request_id::RequestId;
 use weir_release::{Pins, ReleaseError, Restored, ServiceDirectory, State, TarError, highest_credible};
@@ -13,6 +14,7 @@ use weir_runtime::shutdown::Drain;
 use super::error::{AllEdgesFailed, Failure, PollError};
 use super::parts::{UpdateParts, milliseconds};
 use super::poller::Poller;
+use super::ready::Ready;
 use super::request::{LocalState, PollResult, Wanted};
 use super::row::{CurrentState, Meaning, is_not_published, is_outdated, meaning, offered};
 use super::schedule::{Due, Schedule};
@@ -20,8 +22,8 @@ use crate::edge_client::Protocol;
 use crate::fetch::TarballHeaders;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::services::{Command, ReceivedRow};
-use crate::status::{Activity, Release, ServiceStatus, applied};
+use crate::services::{Command, ReceivedRow, Services};
+use crate::status::{Activity, ServiceStatus, applied, release_of};
 use crate::supervise::Task;
 
 pub(crate) struct Follower {
@@ -45,6 +47,11 @@ pub(crate) struct Follower {
     pub(crate) check: Option<Check>,
     /// The last release that the check refused.
     pub(crate) veto: Option<Veto>,
+    /// All services, for which it may have to wait.
+    pub(crate) services: Arc<Services>,
+    pub(crate) depends_on: Vec<NameGlob>,
+    /// A release that waits for others.
+    pub(crate) ready: Option<Ready>,
     /// The pins of all services.
     pub(crate) pins: watch::Receiver<Arc<Pins>>,
     pub(crate) drain: Drain,
@@ -483,17 +490,4 @@ fn log_switch(follower: &Follower, state: &State, why: SwitchReason, transfer: O
         switch_ms = milliseconds(switch),
         "switched to another release"
     );
-}
-
-/// The release in force, as a status shows it.
-pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<Release> {
-    let record = state.release.as_ref()?;
-    Some(Release {
-        digest: record.directory.digest(),
-        generation: record.generation,
-        commit: record.commit.clone(),
-        revision_id: record.revision_id.clone(),
-        version: record.version.clone(),
-        directory: directory.release_path(record.directory),
-    })
 }

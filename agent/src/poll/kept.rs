@@ -2,14 +2,32 @@
 
 use weir_release::ReleaseName;
 
+use super::error::PollError;
 use super::follower::Follower;
+use super::ready::Ready;
 
 impl Follower {
+    /// What a switch to other content waits for.
+    pub(super) fn waits(&self) -> Option<PollError> {
+        let waits = self.services.waits(&self.poller.service, &self.depends_on)?;
+        self.poller.metrics.attempt_failed("dependency");
+        Some(waits.into())
+    }
+
+    /// What a switch to a release on disk records.
+    pub(super) fn take_ready(&mut self, name: ReleaseName) -> Ready {
+        let ready = self.ready.take_if(|ready| ready.name == name);
+        ready.unwrap_or_else(|| {
+            let tar = self.directory.state().record_of(name).tar;
+            Ready { name, tar, manifest: None, transfer: None }
+        })
+    }
+
     /// A kept release that the last row offers and that nobody has changed, so that nothing is fetched after a `git revert` or a
-    /// rollback; else the one that the check refused, whatever the row of an edge that lags says.
+    /// rollback; else the one that waits for others or that the check refused, whatever the row of an edge that lags says.
     pub(super) async fn unpacked(&self) -> Option<ReleaseName> {
         let current = self.directory.state().release.map(|release| release.directory.digest());
-        let refused = self.veto.as_ref().map(|veto| veto.release);
+        let refused = self.ready.as_ref().map(|ready| ready.name).or(self.veto.as_ref().map(|veto| veto.release));
         let offered = self.row.map(|(digest, _)| digest);
         let other = offered.filter(|offered| ![current, refused.map(|name| name.digest())].contains(&Some(*offered)));
         let kept = match other {

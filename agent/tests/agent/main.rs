@@ -14,6 +14,7 @@ mod assigned;
 mod batch;
 mod command_line;
 mod deleted;
+mod depends_on;
 mod disk;
 mod doctor;
 mod edges;

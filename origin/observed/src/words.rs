@@ -16,7 +16,7 @@ pub const PHASES: [(&str, Phase); 9] = [
 ];
 
 /// All kinds of problems.
-pub const PROBLEMS: [(&str, ProblemKind); 17] = [
+pub const PROBLEMS: [(&str, ProblemKind); 18] = [
     ("unreachable", ProblemKind::Unreachable),
     ("timeout", ProblemKind::Timeout),
     ("unauthorized", ProblemKind::Unauthorized),
@@ -33,6 +33,7 @@ pub const PROBLEMS: [(&str, ProblemKind); 17] = [
     ("unpack", ProblemKind::Unpack),
     ("delta", ProblemKind::Delta),
     ("not-allowed", ProblemKind::NotAllowed),
+    ("dependency", ProblemKind::Dependency),
     ("other", ProblemKind::Other),
 ];
 

@@ -186,6 +186,8 @@ pub enum ProblemKind {
     Delta,
     /// The service is assigned, and `allow` of the agent excludes it.
     NotAllowed,
+    /// The switch waits for other services that go first.
+    Dependency,
     /// Another problem, or one of a later version.
     #[serde(other)]
     Other,
