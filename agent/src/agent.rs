@@ -21,6 +21,7 @@ use crate::composition::Composition;
 use crate::config::Config;
 use crate::edge_client::{EdgeClient, Edges, register_edges};
 use crate::freshness_monitor::Monitor;
+use crate::hook_labels::HookLabels;
 use crate::metrics::Metrics;
 use crate::poll::DownloadLimits;
 use crate::readiness::readiness;
@@ -72,6 +73,8 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     register_edges(&registry, edges.clone())?;
     let (root, modes) = (config.root.clone(), Modes { group_write: config.group_write });
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root, modes)).await??;
+    let configured = config.clone();
+    let labels = Arc::new(tokio::task::spawn_blocking(move || HookLabels::open(&configured)).await?);
     let pins = read_pins(&config.root).context("cannot read the pins")?;
     let (pins_read, pins) = watch::channel(Arc::new(pins));
     let drain = Drain::new();
@@ -86,6 +89,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         trust,
         monitor,
         edges,
+        labels,
         metrics,
         pins,
         config,

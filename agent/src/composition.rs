@@ -13,6 +13,7 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::EdgeClient;
 use crate::freshness_monitor::Monitor;
 use crate::hook::{Check, Hook};
+use crate::hook_labels::{self, HookLabels};
 use crate::metrics::{Metrics, unix_seconds};
 use crate::observed::Observer;
 use crate::poll::{Batch, BatchSchedule, DownloadLimits, EventStream, Follower, Poller, Schedule, UpdateParts};
@@ -31,6 +32,7 @@ pub(crate) struct Composition {
     pub(crate) once: bool,
     pub(crate) lock: Arc<RootLock>,
     pub(crate) edges: Arc<EdgeClient>,
+    pub(crate) labels: Arc<HookLabels>,
     pub(crate) downloads: DownloadLimits,
     pub(crate) metrics: Metrics,
     pub(crate) trust: Option<Arc<Trust>>,
@@ -41,9 +43,9 @@ pub(crate) struct Composition {
 }
 
 impl Composition {
-    /// Starts what asks for all services at once. `--once` needs it only to know the services.
+    /// Starts what asks for all services at once. `--once` needs it only to know the services and labels.
     pub(crate) fn follow_lists(&self, services: &Arc<Services>, roster: RosterHandle) {
-        if self.once && !self.config.is_dynamic() {
+        if self.once && !self.config.is_dynamic() && !self.config.uses_labels_of_edges() {
             return;
         }
         let (want, wanted) = mpsc::channel(MAX_COMMANDS);
@@ -71,6 +73,7 @@ impl Composition {
         let batch = Batch {
             roster,
             services: services.clone(),
+            labels: self.labels.clone(),
             asked: self.edges.asked(),
             timeout: config.request_timeout,
             has_trust: self.trust.is_some(),
@@ -111,7 +114,11 @@ impl Composition {
         let (name, service, drain) = (name.clone(), hooks.clone(), self.drain.part());
         let metrics = self.metrics.service(&name);
         let state = directory.state();
-        let pending = directory.hook_job().is_some();
+        let labels = service.labels.then(|| self.labels.reader());
+        let has_other_labels = labels.as_ref().is_some_and(|labels| {
+            labels.borrow().as_ref().is_none_or(|labels| state.requires_labels(&hook_labels::hash(labels)))
+        });
+        let pending = directory.hook_job().is_some() || has_other_labels;
         let status = watch::Sender::new(ServiceStatus {
             release: release_of(&directory, &state),
             applied: applied(service.has_hook(), &state),
@@ -131,7 +138,9 @@ impl Composition {
         }
         let depends_on = service.depends_on.clone();
         let check = service.check.clone().map(|command| Check {
+            agent: self.config.name.clone(),
             service: name.clone(),
+            labels: labels.clone(),
             command,
             timeout: self.config.exec_timeout,
             report_output: service.report_output,
@@ -145,8 +154,10 @@ impl Composition {
                 hook_metrics.last_success.set(unix_seconds(last));
             }
             let hook = Hook {
+                agent: self.config.name.clone(),
                 service: name.clone(),
                 config: service,
+                labels,
                 ca: self.config.ca.clone(),
                 timeout: self.config.exec_timeout,
                 files: Arc::new(Semaphore::new(1)),

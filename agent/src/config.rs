@@ -12,7 +12,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
-use weir_protocol::name_glob::NameGlob;
+use weir_protocol::name_glob::{LabelGlob, NameGlob};
 use weir_runtime::admin::AdminConfig;
 use weir_runtime::config::{self, ConfigError, duration, size};
 use weir_runtime::host_name::host_name;
@@ -215,8 +215,11 @@ pub struct Config {
     #[serde(with = "duration")]
     pub remove_unassigned_after: Duration,
     /// Labels that the agent reports, for display only: `labels = { rack = "b2" }`. Labels that assignments use come from its
-    /// token or from operators.
+    /// token or from operators. Hooks with `labels = true` get both.
     pub labels: Labels,
+    /// Keys, or patterns of keys, of the labels of edges that hooks with `labels = true` get. Empty: all keys; with `trust` none,
+    /// because edges send them unsigned.
+    pub labels_from_edge: Vec<LabelGlob>,
     /// Services to follow.
     #[serde(rename = "service")]
     pub services: Vec<ServiceConfig>,
@@ -264,6 +267,7 @@ impl Default for Config {
             unassign_after: Duration::from_secs(600),
             remove_unassigned_after: Duration::ZERO,
             labels: Labels::default(),
+            labels_from_edge: Vec::new(),
             services: Vec::new(),
         }
     }
@@ -370,7 +374,8 @@ impl Config {
                 format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
             refuse(!self.trust.is_empty() && !is_named, &why);
         }
-        ServiceConfig::cycle_error(&self.services).iter().for_each(|error| refuse(true, error));
+        let of_services = ServiceConfig::cycle_error(&self.services).into_iter().chain(self.labels_error());
+        of_services.for_each(|error| refuse(true, &error));
         let has_no_file = self.trust.iter().any(|entry| entry.keys.as_os_str().is_empty());
         refuse(has_no_file, "an entry of `trust` has no `keys`: name the file of the origin's public keys");
         let is_too_short = !self.max_proof_age.is_zero() && self.max_proof_age < MIN_PROOF_AGE;
@@ -467,6 +472,8 @@ mod tests {
                 format!("{text}\ndepends_on = ['b']\n[[service]]\nname = 'b'\ndepends_on = ['shop-prod']"),
                 "b → shop-prod → b",
             ),
+            (format!("trust = [{{ services = '*', keys = 'k' }}]\n{text}\nlabels = true"), "`labels_from_edge`"),
+            (format!("labels_from_edge = ['ri ng']\n{text}"), "a pattern over keys of labels"),
             (format!("{text}\ncheck = 1"), "a string for `sh -c`, or a list"),
             (format!("{text}\ncheck = []"), "`check` of the service `shop-prod` is empty"),
             (format!("{text}\nwebhook = {{ url = 'ftp://x' }}"), "`http://` or `https://`"),

@@ -22,6 +22,8 @@ pub(crate) enum Progress {
 pub(crate) enum Waits {
     #[error("the switch waits for `depends_on`: no edge has said yet which services there are")]
     NoList,
+    #[error("the switch waits for labels, which its `check` uses: no edge has sent any for this agent that it may get")]
+    NoLabels,
     #[error("the switch waits for `{0}`: no edge has said yet which release it is to have")]
     Unknown(ServiceName),
     #[error("the switch waits for `{0}`, which does not have its newest release yet")]
@@ -37,7 +39,7 @@ impl Waits {
     /// The service that is waited for.
     pub(crate) fn service(&self) -> Option<&ServiceName> {
         match self {
-            Self::NoList => None,
+            Self::NoList | Self::NoLabels => None,
             Self::Unknown(service) | Self::Behind(service) | Self::HookDue(service) => Some(service),
             Self::Cycle(services) => services.first(),
         }

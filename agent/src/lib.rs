@@ -24,6 +24,7 @@ mod edge_url;
 mod fetch;
 mod freshness_monitor;
 mod hook;
+mod hook_labels;
 mod metrics;
 mod observed;
 mod once;

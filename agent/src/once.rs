@@ -106,6 +106,8 @@ fn progress_of(status: &ServiceStatus) -> Progress {
     }
     match status.hook {
         HookState::None | HookState::Succeeded | HookState::Other => Progress::Done,
+        // They wait for labels.
+        HookState::Pending if status.hook_error.is_some() => Progress::Waiting(status.hook_error.clone()),
         HookState::Pending | HookState::Running => Progress::Working,
         HookState::Failed => Progress::Failed(status.hook_error.clone().unwrap_or_else(|| "exec failed".to_owned())),
     }

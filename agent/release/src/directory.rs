@@ -25,7 +25,7 @@ use crate::modes::Modes;
 use crate::name::ReleaseName;
 use crate::pins;
 use crate::rebuild::{RebuiltTar, digest_on_disk, has_links};
-use crate::state::{HookJob, ReleaseRecord, State};
+use crate::state::{ReleaseRecord, State};
 use crate::state_file::{read_state, write_state};
 use crate::switch::{read_link, write_link};
 use crate::tar_reader::{TarError, rewound};
@@ -83,12 +83,12 @@ pub struct ServiceDirectory {
     lock: Arc<RootLock>,
 }
 
-struct Cached {
-    state: State,
+pub(crate) struct Cached {
+    pub(crate) state: State,
     /// Whether it is that of the disk.
     is_read: bool,
     /// The release that `exec` is running in, which must not be pruned.
-    in_use: Option<ReleaseName>,
+    pub(crate) in_use: Option<ReleaseName>,
 }
 
 /// What was missing of a directory, and is no longer.
@@ -413,30 +413,7 @@ impl ServiceDirectory {
         changes(before.as_deref(), &after, &self.incoming()).map_err(disk("list the changes of", &after))
     }
 
-    /// The pending run of `exec`, if any.
-    pub fn hook_job(&self) -> Option<HookJob> {
-        self.cached().state.hook_job()
-    }
-
-    /// The pending run of `exec`, if any. Its release is not pruned while it runs.
-    pub fn begin_hook(&self) -> Option<HookJob> {
-        let mut cached = self.cached();
-        let job = cached.state.hook_job();
-        cached.in_use = job.as_ref().map(|job| job.release.directory);
-        job
-    }
-
-    /// Records the end of `exec`, unless another release is in force by now. `hooks`: the hash of those that ran.
-    pub fn end_hook(&self, release: ReleaseName, succeeded: bool, hooks: &str) -> Result<(), ReleaseError> {
-        self.cached().in_use = None;
-        self.change(|state| {
-            if state.release.as_ref().is_some_and(|present| present.directory == release) {
-                state.hook_ended(succeeded, hooks, SystemTime::now());
-            }
-        })
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) -> Result<(), ReleaseError> {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) -> Result<(), ReleaseError> {
         let _writer = self.writer();
         let before = self.state();
         let mut next = before.clone();
@@ -480,7 +457,7 @@ impl ServiceDirectory {
         self.unremoved.load(Ordering::Relaxed)
     }
 
-    fn cached(&self) -> MutexGuard<'_, Cached> {
+    pub(crate) fn cached(&self) -> MutexGuard<'_, Cached> {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

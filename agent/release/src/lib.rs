@@ -22,6 +22,7 @@ mod error;
 mod file_system_sync;
 mod frames_file;
 mod generation;
+mod hook_runs;
 mod kept;
 mod layout;
 mod lock;

@@ -82,6 +82,9 @@ pub struct State {
     /// The hash of the hooks that last succeeded: `--once` runs others again.
     #[serde(default)]
     pub hooks: Option<String>,
+    /// The hash of the labels with which the hooks last succeeded.
+    #[serde(default)]
+    pub labels: Option<String>,
     /// Unix seconds. Written along with other changes, so it may lag behind.
     last_success: Option<u64>,
     /// Unix seconds of the last successful `exec`, for any release.
@@ -101,6 +104,7 @@ impl Default for State {
             hook: HookProgress::Done,
             hook_attempts: 0,
             hooks: None,
+            labels: None,
             last_success: None,
             hook_last_success: None,
         }
@@ -237,11 +241,24 @@ impl State {
         }
     }
 
-    /// `hooks`: the hash of those that ran.
-    pub fn hook_ended(&mut self, succeeded: bool, hooks: &str, now: SystemTime) {
+    /// Whether the hooks have to run again for the release, because it is with other labels that they have succeeded.
+    pub fn requires_labels(&self, labels: &str) -> bool {
+        self.release.is_some() && self.hook == HookProgress::Done && self.labels.as_deref() != Some(labels)
+    }
+
+    /// Lets the hooks run again in that case. With these labels nothing has been applied yet.
+    pub fn require_labels(&mut self, labels: &str) {
+        if self.requires_labels(labels) {
+            (self.hook, self.hook_attempts, self.applied) = (HookProgress::Pending, 0, None);
+        }
+    }
+
+    /// `hooks`: the hash of those that ran. `labels`: that of the labels that they got.
+    pub fn hook_ended(&mut self, succeeded: bool, hooks: &str, labels: Option<&str>, now: SystemTime) {
         if succeeded {
             self.hook = HookProgress::Done;
             self.hooks = Some(hooks.to_owned());
+            self.labels = labels.map(str::to_owned);
             self.hook_last_success = seconds(now);
         } else {
             self.hook_attempts = self.hook_attempts.saturating_add(1);
@@ -282,10 +299,10 @@ mod tests {
     fn hooks_compare_with_the_last_success_and_rollbacks_find_their_records() {
         let mut state = State::default().switched_to(record(b"one", 1));
         assert_eq!(state.hook_job().unwrap().previous, None);
-        state.hook_ended(true, "a", UNIX_EPOCH);
+        state.hook_ended(true, "a", None, UNIX_EPOCH);
         state = state.switched_to(record(b"two", 2));
         assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)));
-        state.hook_ended(false, "a", UNIX_EPOCH);
+        state.hook_ended(false, "a", None, UNIX_EPOCH);
         state = state.switched_to(record(b"three", 3));
         assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)), "the second never succeeded");
         state = state.switched_to(record(b"four", 4));
@@ -304,6 +321,22 @@ mod tests {
             state = state.switched_to(record(&[number], u64::from(number)));
         }
         assert_eq!(state.earlier.len(), MAX_EARLIER);
+    }
+
+    #[test]
+    fn other_labels_let_the_hooks_run_again_with_all_paths() {
+        let mut state = two();
+        state.require_labels("canary");
+        assert!(!state.requires_labels("canary"), "a run is due in any case");
+        state.hook_ended(true, "a", Some("canary"), UNIX_EPOCH);
+        state.require_labels("canary");
+        assert_eq!(state.hook_job(), None);
+        state.require_labels("all");
+        let job = state.hook_job().unwrap();
+        assert_eq!((job.release, job.previous), (record(b"two", 7), None));
+        let mut none = State::default();
+        none.require_labels("all");
+        assert_eq!(none, State::default(), "there is no release");
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::ServiceName;
-use weir_protocol::name_glob::NameGlob;
+use weir_protocol::name_glob::{LabelGlob, NameGlob};
 
 use super::hook::{HookCommand, SignalConfig, WebhookConfig};
-use super::{MAX_INTERVAL, MIN_INTERVAL};
+use super::{Config, MAX_INTERVAL, MIN_INTERVAL};
 use crate::dependencies::cycle_of_names;
 
 /// A service to follow, or services. With `services = "assigned"` only the hooks of what is assigned.
@@ -37,10 +37,39 @@ pub struct ServiceConfig {
     /// operators see them as `output` of the problem. Off by default, because what commands write may have secrets.
     #[serde(default)]
     pub report_output: bool,
+    /// Whether `check` and `exec` get the labels of the agent, and the hooks run again when one changes. They do not run before
+    /// an edge has sent labels.
+    #[serde(default)]
+    pub labels: bool,
     /// Services, by names or patterns, that go first: `depends_on = ["crds", "infra-*"]`. This one does not switch until each
     /// of those that the agent follows has its own newest release, and its hooks have succeeded.
     #[serde(default)]
     pub depends_on: Vec<NameGlob>,
+}
+
+impl Config {
+    /// The keys of the labels of edges that hooks get.
+    pub(crate) fn allowed_labels(&self) -> Vec<LabelGlob> {
+        match self.labels_from_edge.is_empty() && self.trust.is_empty() {
+            true => vec!["*".parse().expect("a pattern")],
+            false => self.labels_from_edge.clone(),
+        }
+    }
+
+    /// Whether a hook gets labels of edges.
+    pub(crate) fn uses_labels_of_edges(&self) -> bool {
+        self.services.iter().any(|service| service.labels) && !self.allowed_labels().is_empty()
+    }
+
+    /// The error of a hook that would wait for ever.
+    pub(super) fn labels_error(&self) -> Option<String> {
+        let has_none = self.labels.is_empty() && self.allowed_labels().is_empty();
+        let service = self.services.iter().find(|service| service.labels && has_none)?;
+        let name = &service.name;
+        Some(format!(
+            "the service `{name}` has `labels`, and with `trust` there are none: set `labels`, or `labels_from_edge`"
+        ))
+    }
 }
 
 impl ServiceConfig {
@@ -59,6 +88,7 @@ impl ServiceConfig {
             signal: None,
             webhook: None,
             report_output: false,
+            labels: false,
             depends_on: Vec::new(),
         }
     }

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{NodeName, ServiceName};
 use weir_release::{ReleaseName, ReleaseRecord, ServiceDirectory};
 
 use super::run::{HookError, Run};
 use super::{facts, retry};
 use crate::config::HookCommand;
+use crate::hook_labels::LabelsReader;
 use crate::metrics::CheckMetrics;
 
 /// The check of one service.
 pub(crate) struct Check {
+    pub(crate) agent: NodeName,
     pub(crate) service: ServiceName,
+    /// Only with `labels`.
+    pub(crate) labels: Option<LabelsReader>,
     pub(crate) command: HookCommand,
     pub(crate) timeout: Duration,
     pub(crate) report_output: bool,
@@ -50,6 +54,11 @@ impl Veto {
 }
 
 impl Check {
+    /// Whether it cannot run yet: it uses labels, and there are none.
+    pub(crate) fn lacks_labels(&self) -> bool {
+        self.labels.as_ref().is_some_and(|labels| labels.borrow().is_none())
+    }
+
     /// Runs the check in a release that is not current yet.
     ///
     /// # Errors
@@ -63,7 +72,8 @@ impl Check {
         let (name, current) = (release.directory, directory.state().release);
         tracing::info!(service = %self.service, digest = %name.digest(), "running the check");
         let result = async {
-            let facts = facts(&self.service, directory, release.clone(), current).await?;
+            let labels = self.labels.as_ref().and_then(|labels| labels.borrow().clone());
+            let facts = facts(&self.agent, &self.service, directory, release.clone(), current, labels).await?;
             Run { what: "check", command: &self.command, facts: &facts, timeout: self.timeout }.finish().await
         };
         let result = result.await;

@@ -9,12 +9,15 @@ mod retry;
 mod run;
 mod webhook;
 
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use tempfile::NamedTempFile;
 use tokio::sync::{Notify, Semaphore, watch};
-use weir_protocol::name::ServiceName;
+use weir_protocol::labels::Labels;
+use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::observed::{HookState, Problem, ProblemKind};
 use weir_release::{HookJob, ReleaseRecord, ServiceDirectory};
 use weir_runtime::shutdown::Drain;
@@ -23,6 +26,7 @@ pub(crate) use self::check::{Check, Veto};
 use self::facts::Facts;
 use self::run::{HookError, Run};
 use crate::config::ServiceConfig;
+use crate::hook_labels::{self, LabelsReader};
 use crate::metrics::{HookMetrics, unix_seconds};
 use crate::status::{ServiceStatus, applied};
 use crate::supervise::Task;
@@ -32,8 +36,11 @@ const FIRST_POLL_WAIT: Duration = Duration::from_secs(60);
 
 /// The task that runs the hooks of one service after switches.
 pub(crate) struct Hook {
+    pub(crate) agent: NodeName,
     pub(crate) service: ServiceName,
     pub(crate) config: ServiceConfig,
+    /// Only for hooks with `labels`.
+    pub(crate) labels: Option<LabelsReader>,
     /// The authority of a webhook that names none.
     pub(crate) ca: PathBuf,
     pub(crate) timeout: Duration,
@@ -62,16 +69,28 @@ impl Task for Hook {
         // Failures in a row in this process: a run whose result cannot be recorded must back off, too.
         let mut failures = 0u32;
         while !self.drain.has_begun() {
+            let labels = match self.known_labels().await {
+                Ok(labels) => labels,
+                Err(NoLabels) => {
+                    self.show_wait();
+                    tokio::select! {
+                        () = self.drain.begun() => return,
+                        () = changed(&mut self.labels) => continue,
+                        () = self.switched.notified() => continue,
+                    }
+                }
+            };
             let Some(job) = self.directory.begin_hook() else {
                 failures = 0;
                 self.metrics.pending.set(0.0);
                 tokio::select! {
                     () = self.drain.begun() => return,
+                    () = changed(&mut self.labels) => continue,
                     () = self.switched.notified() => continue,
                 }
             };
             self.metrics.pending.set(1.0);
-            if self.run_once(&job).await {
+            if self.run_once(&job, labels).await {
                 continue;
             }
             // The notification of this release may arrive late. It must not end the back-off.
@@ -88,6 +107,7 @@ impl Task for Hook {
                 () = self.drain.begun() => return,
                 // A newer release does not wait for the back-off.
                 () = self.switched.notified() => failures = 0,
+                () = changed(&mut self.labels) => failures = 0,
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -107,10 +127,68 @@ impl Task for Hook {
     }
 }
 
+/// The hooks use labels, and there are none yet.
+struct NoLabels;
+
+/// Waits for other labels.
+async fn changed(labels: &mut Option<LabelsReader>) {
+    let is_other = match labels {
+        Some(labels) => labels.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_other {
+        std::future::pending::<()>().await;
+    }
+}
+
 impl Hook {
+    /// The labels for the next run, which is due if they are others than those of the last one. `Ok(None)`: the hooks use none.
+    async fn known_labels(&mut self) -> Result<Option<Arc<Labels>>, NoLabels> {
+        let Some(reader) = &mut self.labels else { return Ok(None) };
+        let labels = reader.borrow_and_update().clone().ok_or(NoLabels)?;
+        let hash = hook_labels::hash(&labels);
+        if self.directory.state().requires_labels(&hash) {
+            tracing::info!(service = %self.service, "the hooks run with other labels");
+            let directory = self.directory.clone();
+            let required = tokio::task::spawn_blocking(move || directory.require_labels(&hash)).await;
+            if let Ok(Err(error)) = &required {
+                tracing::warn!(service = %self.service, %error, "cannot record that the hooks have to run again");
+            }
+        }
+        // A wait is over, if there was one.
+        self.status.send_if_modified(|status| {
+            let is_over = status.hook == HookState::Pending;
+            if is_over {
+                let state = self.directory.state();
+                let hook = if state.hook_job().is_some() { HookState::Pending } else { HookState::Succeeded };
+                (status.hook, status.hook_error, status.hook_problem) = (hook, None, None);
+                status.applied = applied(true, &state);
+            }
+            is_over
+        });
+        Ok(Some(labels))
+    }
+
+    /// Shows that the hooks wait for labels.
+    fn show_wait(&self) {
+        const WAITS: &str = "the hooks use `labels`, and no edge has sent any for this agent that they may get";
+        let is_due = self.directory.state().release.is_some();
+        self.metrics.pending.set(is_due.into());
+        self.status.send_if_modified(|status| {
+            if is_due {
+                let before = status.hook_problem.as_ref();
+                let problem = Problem::after(before, ProblemKind::Other, WAITS.to_owned(), SystemTime::now());
+                status.hook = HookState::Pending;
+                (status.hook_error, status.hook_problem) = (Some(WAITS.to_owned()), Some(problem));
+            }
+            is_due
+        });
+    }
+
     /// Lists the changes, and runs all hooks up to the first that fails.
-    async fn run_hooks(&self, job: &HookJob) -> Result<(), HookError> {
-        let facts = facts(&self.service, &self.directory, job.release.clone(), job.previous.clone()).await?;
+    async fn run_hooks(&self, job: &HookJob, labels: Option<Arc<Labels>>) -> Result<(), HookError> {
+        let (release, previous) = (job.release.clone(), job.previous.clone());
+        let facts = facts(&self.agent, &self.service, &self.directory, release, previous, labels).await?;
         let ServiceConfig { exec, touch, signal, webhook, .. } = &self.config;
         if let Some(command) = exec {
             Run { what: "exec", command, facts: &facts, timeout: self.timeout }.finish().await?;
@@ -159,13 +237,14 @@ impl Hook {
     }
 
     /// Runs the hooks; returns whether they succeeded.
-    async fn run_once(&self, job: &HookJob) -> bool {
+    async fn run_once(&self, job: &HookJob, labels: Option<Arc<Labels>>) -> bool {
         let release = job.release.directory;
         let digest = release.digest();
         self.status.send_modify(|status| status.hook = HookState::Running);
         tracing::info!(service = %self.service, %digest, attempt = u64::from(job.attempts) + 1, "running the hooks");
         let started = Instant::now();
-        let result = self.run_hooks(job).await;
+        let labels_hash = labels.as_deref().map(hook_labels::hash);
+        let result = self.run_hooks(job, labels).await;
         let took = started.elapsed();
         self.metrics.seconds.observe(took.as_secs_f64());
         let hook_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -182,7 +261,9 @@ impl Hook {
         }
         let directory = self.directory.clone();
         let hooks = self.config.hooks_hash();
-        let recorded = tokio::task::spawn_blocking(move || directory.end_hook(release, succeeded, &hooks)).await;
+        let recorded =
+            tokio::task::spawn_blocking(move || directory.end_hook(release, succeeded, &hooks, labels_hash.as_deref()))
+                .await;
         if let Ok(Err(error)) = &recorded {
             // It will run once more than necessary.
             tracing::warn!(service = %self.service, %error, "the result of the hooks cannot be recorded");
@@ -217,16 +298,29 @@ impl Hook {
 
 /// Collects the facts. Reads both releases where files have the same size.
 async fn facts(
+    agent: &NodeName,
     service: &ServiceName,
     directory: &Arc<ServiceDirectory>,
     release: ReleaseRecord,
     previous: Option<ReleaseRecord>,
+    labels: Option<Arc<Labels>>,
 ) -> Result<Facts, HookError> {
     let path = directory.release_path(release.directory);
     let (before, after) = (previous.as_ref().map(|previous| previous.directory), release.directory);
     let compared = directory.clone();
-    let changes = tokio::task::spawn_blocking(move || compared.changes(before, after)).await;
-    let changes = changes.map_err(|error| HookError::Prepare(error.to_string()))?;
-    let changes = changes.map_err(|error| HookError::Prepare(error.to_string()))?;
-    Ok(Facts { service: service.clone(), release, path, previous, changes })
+    let prepared = tokio::task::spawn_blocking(move || {
+        let changes = compared.changes(before, after).map_err(|error| error.to_string())?;
+        let file = labels.map(|labels| labels_file(&compared.incoming(), &labels).map(|file| (labels, file)));
+        Ok::<_, String>((changes, file.transpose().map_err(|error| format!("the file of `WEIR_LABELS`: {error}"))?))
+    });
+    let prepared = prepared.await.map_err(|error| HookError::Prepare(error.to_string()))?;
+    let (changes, labels) = prepared.map_err(HookError::Prepare)?;
+    Ok(Facts { service: service.clone(), release, path, previous, changes, agent: agent.clone(), labels })
+}
+
+/// A file of labels, as JSON. It is removed when this is dropped.
+fn labels_file(folder: &Path, labels: &Labels) -> io::Result<NamedTempFile> {
+    let mut file = NamedTempFile::with_prefix_in("labels-", folder)?;
+    file.write_all(&serde_json::to_vec(labels)?)?;
+    Ok(file)
 }

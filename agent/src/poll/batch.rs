@@ -18,6 +18,7 @@ use super::batch_schedule::BatchSchedule;
 use super::error::PollError;
 use super::response_status::succeeded;
 use crate::edge_client::{Asked, Edge, Edges, Protocol};
+use crate::hook_labels::HookLabels;
 use crate::metrics::Metrics;
 use crate::roster_messages::{List, RosterHandle};
 use crate::selection::Selection;
@@ -28,6 +29,7 @@ use crate::supervise::Task;
 pub(crate) struct Batch {
     pub(crate) roster: RosterHandle,
     pub(crate) services: Arc<Services>,
+    pub(crate) labels: Arc<HookLabels>,
     pub(crate) asked: watch::Receiver<Asked>,
     pub(crate) timeout: Duration,
     /// With `trust` an edge that does not answer may list what others do not.
@@ -264,6 +266,7 @@ impl Batch {
         self.schedule.answered(now, random);
         let Some(known) = &self.known else { return false };
         let rows = known.rows.clone();
+        self.labels.receive(rows.labels()).await;
         let list = List { services: names(&rows).collect(), selection: selection.clone(), spread };
         let is_overdue = self.roster.listed(list).await;
         // Events are about services that are followed. A tag of another form is none that a stream can begin at.

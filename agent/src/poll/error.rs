@@ -189,6 +189,7 @@ impl PollError {
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => ProblemKind::Unpack,
             Self::Release(_) => ProblemKind::Disk,
             Self::Vetoed { .. } => ProblemKind::CheckVetoed,
+            Self::Waits(Waits::NoLabels) => ProblemKind::Other,
             Self::Waits(_) => ProblemKind::Dependency,
         }
     }

@@ -24,6 +24,7 @@ use weir_protocol::batch_poll::{BatchPoll, BatchRow, RowState};
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::envelope::{Envelope, PUBLICATION_TYPE};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
+use weir_protocol::labels::Labels;
 use weir_protocol::manifest::Manifest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::name_glob::NameGlob;
@@ -161,6 +162,7 @@ struct Own {
     observed_answers: VecDeque<u16>,
     /// The age of batch polls in seconds, if they say one.
     age: Option<u64>,
+    labels: Labels,
     /// The name of this run of the edge; edges of before have none.
     instance: Option<&'static str>,
 }

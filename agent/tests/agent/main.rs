@@ -25,6 +25,7 @@ mod hooks;
 mod hostile;
 mod hostile_edges;
 mod kills;
+mod labels;
 mod observed;
 mod once;
 mod pin;

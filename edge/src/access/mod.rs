@@ -24,6 +24,7 @@ use http::HeaderMap;
 use prometheus::Registry;
 use tokio::sync::watch;
 use weir_protocol::access_list::{AccessList, Fleet};
+use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::token::unix_seconds;
 use weir_runtime::access_files::AccessFiles;
@@ -260,6 +261,11 @@ impl Access {
         let lists = self.inner.lists();
         let has_list = |origin: &String| lists.origin_lists.get(origin).is_some();
         clusters.iter().filter(|origins| !origins.iter().any(has_list)).collect()
+    }
+
+    /// The labels that operators and its token assert of an agent.
+    pub(crate) fn labels_of(&self, agent: &Agent) -> Labels {
+        self.inner.fleet.borrow().labels_of(&agent.name, &agent.labels)
     }
 
     /// What operators say of agents.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_protocol::conditional::if_none_match_tag;
+use weir_protocol::labels::Labels;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
@@ -29,7 +30,7 @@ impl Inner {
         let following = self.following(agent, &parameters.wanted)?;
         let (rows, age) =
             self.current(&following, revalidate_mode(request), RequestId::of(request.headers()).as_ref()).await?;
-        Ok(response(request, &rows, age))
+        Ok(response(request, &rows, &self.labels_of(agent), age))
     }
 
     /// Answers a poll that finds what the last one found, as most do. Does no I/O, and looks up no service.
@@ -40,7 +41,7 @@ impl Inner {
         let parameters = Parameters::parse(request.uri().query().unwrap_or_default(), false).ok()?;
         let following = self.groups.known_following(&self.groups.known(agent, &parameters.wanted)?)?;
         let (rows, age) = self.unchanged(&following)?;
-        Some(response(request, &rows, age))
+        Some(response(request, &rows, &self.labels_of(agent), age))
     }
 
     /// The rows of the last poll and the age of the oldest, if all that it found is still in the catalog and fresh.
@@ -101,17 +102,23 @@ impl Inner {
     }
 }
 
-/// `304` if the client has these rows.
-fn response(request: &Request<RequestBody>, rows: &Rows, age: Duration) -> Response<Body> {
+/// `304` if the client has these rows and labels.
+fn response(request: &Request<RequestBody>, rows: &Rows, labels: &Labels, age: Duration) -> Response<Body> {
+    let etag = match labels.is_empty() {
+        true => rows.etag.clone(),
+        false => {
+            HeaderValue::try_from(format!("\"{}\"", rows.tag_with(labels))).expect("quoted digits are visible ASCII")
+        }
+    };
     let if_none_match = joined(request.headers(), &header::IF_NONE_MATCH);
     let mut response = Response::new(Body::Empty);
-    if if_none_match.is_some_and(|tags| if_none_match_tag(&tags, rows.etag.to_str().unwrap_or_default())) {
+    if if_none_match.is_some_and(|tags| if_none_match_tag(&tags, etag.to_str().unwrap_or_default())) {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     } else {
-        *response.body_mut() = Body::Full(rows.body.clone());
+        *response.body_mut() = Body::Full(rows.body_with(labels));
     }
     let headers = response.headers_mut();
-    headers.insert(header::ETAG, rows.etag.clone());
+    headers.insert(header::ETAG, etag);
     headers.insert(header::AGE, HeaderValue::from(age.as_secs()));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

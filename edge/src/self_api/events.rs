@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
 use weir_protocol::event::{self, Upstream};
+use weir_protocol::labels::Labels;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody};
 
@@ -52,6 +53,7 @@ impl SelfApi {
         let (parts, body) = PartWriter::new(&inner.drain);
         let writer = Writer {
             inner: inner.clone(),
+            labels: inner.labels_of(&session.agent),
             session: Arc::new(session),
             wanted,
             member,
@@ -92,6 +94,8 @@ struct Writer {
     wanted: Wanted,
     member: Membership,
     group: Arc<Group>,
+    /// Those that the agent polls after `resync`.
+    labels: Labels,
     following: Counted,
     /// What the agent has been told, or polls after `resync`.
     rows: Arc<Rows>,
@@ -132,8 +136,8 @@ impl Writer {
         mut changes: broadcast::Receiver<RowChange>,
         mut fleet: watch::Receiver<Arc<Fleet>>,
     ) -> Result<Infallible, End> {
-        let kind =
-            if since.as_deref() == Some(&self.rows.tag) { AgentEventKind::Heartbeat } else { AgentEventKind::Resync };
+        let is_known = since.is_some_and(|since| since == self.rows.tag_with(&self.labels));
+        let kind = if is_known { AgentEventKind::Heartbeat } else { AgentEventKind::Resync };
         self.send(kind).await?;
         self.all_upstreams().await?;
         let mut heartbeats = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
@@ -144,7 +148,7 @@ impl Writer {
                 biased;
                 () = self.inner.drain.begun() => return Err(NotTaken::Drained.into()),
                 () = self.parts.closed() => return Err(NotTaken::Disconnected.into()),
-                Ok(()) = fleet.changed() => self.compare().await?,
+                Ok(()) = fleet.changed() => self.edited().await?,
                 change = changes.recv() => match change {
                     Ok(RowChange::Service(service)) => {
                         let is_followed = self.following.services.binary_search(&service).is_ok();
@@ -160,6 +164,17 @@ impl Writer {
                 _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,
             }
         }
+    }
+
+    /// Sends what follows from other rules. Labels come with the batch poll alone.
+    async fn edited(&mut self) -> Result<(), End> {
+        self.compare().await?;
+        let labels = self.inner.labels_of(&self.session.agent);
+        if labels == self.labels {
+            return Ok(());
+        }
+        self.labels = labels;
+        self.send(AgentEventKind::Resync).await
     }
 
     /// Sends what differs from the rows that the agent knows.

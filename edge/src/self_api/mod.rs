@@ -24,6 +24,7 @@ use moka::sync::Cache;
 use prometheus::Registry;
 use tokio::sync::Semaphore;
 use weir_protocol::agent_event::AgentEventKind;
+use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::query::{self, QueryError};
 use weir_protocol::route::Route;
@@ -218,6 +219,13 @@ impl Inner {
     fn spread_of(&self, kind: &AgentEventKind) -> Option<Duration> {
         let is_upstream = matches!(kind, AgentEventKind::Upstream { .. });
         (!is_upstream).then(|| spread(self.followers.count(), self.updates_per_second))
+    }
+
+    /// The labels that operators and its token assert of an agent. None while an origin may assert others.
+    fn labels_of(&self, agent: &Agent) -> Labels {
+        let labels = self.access.labels_of(agent);
+        let is_known = labels.is_empty() || self.access.knows_fleet(&self.lookup.clusters());
+        if is_known { labels } else { Labels::default() }
     }
 
     /// The services that an agent follows now.

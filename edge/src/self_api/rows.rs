@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use weir_cache::clock::Moment;
 use weir_protocol::batch_poll::{BatchPoll, BatchPollError, BatchRow, RowState};
+use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 
 use super::group_key::GroupKey;
@@ -208,6 +209,16 @@ impl Following {
 }
 
 impl Rows {
+    /// The entity tag of the answer to an agent with these labels, without quotes.
+    pub(super) fn tag_with(&self, labels: &Labels) -> String {
+        BatchPoll::tag_with_labels(&self.tag, labels)
+    }
+
+    /// That answer.
+    pub(super) fn body_with(&self, labels: &Labels) -> Bytes {
+        if labels.is_empty() { self.body.clone() } else { BatchPoll::with_labels(&self.body, labels).into() }
+    }
+
     /// The lines that come from the state with this tag to this one.
     pub(super) fn step_from(&self, tag: &str, lines: impl FnOnce() -> Arc<[EventLine]>) -> Arc<[EventLine]> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,7 +248,7 @@ mod tests {
         let globs = |globs: &[&str]| globs.iter().map(|glob| glob.parse().unwrap()).collect::<Vec<_>>();
         let agent = Agent {
             name: "laptop".parse().unwrap(),
-            labels: weir_protocol::labels::Labels::default(),
+            labels: Labels::default(),
             proved: weir_protocol::observed::Proved::Token,
             services: globs(&["shop-*", "docs"]),
             valid_until: None,

@@ -1,13 +1,22 @@
 //! What event streams of many agents are told: only what changes their rows.
 
 use weir_protocol::access_list::{Entries, Fleet, key_line};
-use weir_protocol::agent_event::AgentEventKind;
-use weir_protocol::assignment::Assignment;
+use weir_protocol::agent_event::{AgentEvent, AgentEventKind};
+use weir_protocol::assignment::{Agent, Assignment};
+use weir_protocol::batch_poll::BatchPoll;
+use weir_protocol::labels::Labels;
 use weir_protocol::token::{Claims, SigningKey};
 
 use crate::access::claims;
-use crate::agent_self::{EVENTS, access_event, assigned, next};
+use crate::agent_self::{EVENTS, SERVICES, access_event, assigned, next};
+use crate::client::Download;
 use crate::test_origin::Tarball;
+
+/// The next event, also a heartbeat.
+async fn any(stream: &mut Download) -> AgentEventKind {
+    let part = tokio::time::timeout(crate::site::PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
+    AgentEvent::parse(part.strip_suffix(b"\n").unwrap()).unwrap().unwrap().kind
+}
 
 #[tokio::test]
 async fn a_snapshot_that_changes_nothing_tells_agents_nothing() {
@@ -89,4 +98,65 @@ async fn agents_that_follow_the_same_are_told_the_same_and_an_edit_is_for_those_
     told([&["+shop-b"], &[]]).await;
     site.origin.push("shop-b", 10, 1, &Tarball::random(5, 1000));
     told([&["shop-b 10"], &["shop-b 10"]]).await;
+}
+
+#[tokio::test]
+async fn a_batch_poll_has_the_labels_of_its_agent_and_an_edit_of_them_lets_it_poll() {
+    let (key, _) = SigningKey::generate().unwrap();
+    let site = assigned(|config| {
+        let keys = config.origins[0].ca.with_file_name("keys");
+        std::fs::write(&keys, key_line(key.public())).unwrap();
+        config.auth.keys = vec![keys];
+    })
+    .await;
+    let labels = |json: &str| serde_json::from_str::<Labels>(json).unwrap();
+    let bearer = |labels| {
+        let claims = Claims { subject: "cluster-1".parse().unwrap(), labels, ..claims("one", &["shop*"]) };
+        format!("Bearer {}", key.issue(&claims).unwrap())
+    };
+    let (own, none) = (bearer(labels(r#"{"ring":"all","region":"eu"}"#)), bearer(Labels::default()));
+    let mut client = site.client("h2").await;
+    let mut polled = async |bearer: &str| {
+        let reply = client.get(SERVICES, &[("authorization", bearer)]).await;
+        let (tag, labels) =
+            (reply.header("etag").to_owned(), BatchPoll::parse(reply.bytes()).unwrap().labels().clone());
+        let known = [("authorization", bearer), ("if-none-match", tag.as_str())];
+        assert_eq!((client.get(SERVICES, &known).await.status, client.head(SERVICES, &known).await.status), (304, 304));
+        (tag.trim_matches('"').to_owned(), labels)
+    };
+    let (bare, without) = polled(&none).await;
+    let (tag, with) = polled(&own).await;
+    assert_eq!((without, with), (Labels::default(), labels(r#"{"region":"eu","ring":"all"}"#)));
+    assert_ne!(bare, tag);
+
+    // The other tag is another state: it has no labels.
+    let mut streams = Vec::new();
+    for (since, expected) in [(&bare, AgentEventKind::Resync), (&tag, AgentEventKind::Heartbeat)] {
+        let mut client = site.client("h2").await;
+        let mut stream = client.begin("GET", &format!("{EVENTS}?since={since}"), &[("authorization", &own)]).await;
+        assert_eq!(any(&mut stream).await, expected);
+        streams.push((client, stream));
+    }
+    let of = |name: &str| Agent { name: name.parse().unwrap(), labels: labels(r#"{"ring":"canary"}"#) };
+    let everything = || {
+        let all = vec!["shop-*".parse().unwrap()];
+        Assignment::new("all".parse().unwrap(), Some("*".parse().unwrap()), Labels::default(), all).unwrap()
+    };
+    let fleet = |revision, agents: Vec<Agent>| Fleet {
+        agents: Entries::new(revision, agents, []).unwrap(),
+        assignments: Entries::new(revision, vec![everything()], []).unwrap(),
+        ..Fleet::default()
+    };
+    site.origin.send_event(access_event(fleet(2, vec![of("cluster-2")])));
+    site.origin.send_event(access_event(fleet(3, vec![of("cluster-1"), of("cluster-2")])));
+    for (_, stream) in &mut streams {
+        assert_eq!(next(stream).await.kind, AgentEventKind::Resync, "once, for its own labels");
+    }
+    let (edited, now) = polled(&own).await;
+    assert_eq!(now, labels(r#"{"region":"eu","ring":"canary"}"#));
+    assert_ne!(edited, tag);
+    site.origin.push("shop-b", 8, 1, &Tarball::random(2, 1000));
+    for (_, stream) in &mut streams {
+        assert!(matches!(next(stream).await.kind, AgentEventKind::Changed(_)));
+    }
 }

@@ -15,7 +15,7 @@ use crate::client::{Download, Reply};
 use crate::site::Site;
 use crate::test_origin::{Tarball, TestOrigin};
 
-const SERVICES: &str = "/v1/agents/self/services";
+pub(crate) const SERVICES: &str = "/v1/agents/self/services";
 pub(crate) const EVENTS: &str = "/v1/agents/self/events";
 
 /// The list of an origin that assigns services to all agents.

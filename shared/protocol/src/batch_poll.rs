@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::descriptor::Generation;
 use crate::digest::TarballDigest;
+use crate::labels::Labels;
 use crate::name::ServiceName;
 use crate::revision_id::RevisionId;
 
@@ -24,6 +25,8 @@ const TAG_DIGITS: usize = 32;
 pub struct BatchPoll {
     /// Sorted by name, each name once.
     services: Vec<BatchRow>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    labels: Labels,
 }
 
 /// A service in the answer. It has no age, so that the same state gives the same bytes.
@@ -97,12 +100,21 @@ impl BatchPoll {
     pub fn new(mut services: Vec<BatchRow>) -> Result<Self, BatchPollError> {
         services.sort_by(|a, b| a.service.cmp(&b.service));
         services.dedup_by(|later, earlier| later.service == earlier.service);
-        if services.len() > MAX_ROWS { Err(BatchPollError::TooLong) } else { Ok(Self { services }) }
+        if services.len() > MAX_ROWS {
+            Err(BatchPollError::TooLong)
+        } else {
+            Ok(Self { services, labels: Labels::default() })
+        }
     }
 
     /// The rows, sorted by name.
     pub fn services(&self) -> &[BatchRow] {
         &self.services
+    }
+
+    /// The labels that operators and its token assert of the agent. None: the edge may not know, or be of an earlier version.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
     }
 
     /// Reads an answer. Unknown fields are ignored.
@@ -131,7 +143,23 @@ impl BatchPoll {
         serde_json::to_vec(self).expect("plain data")
     }
 
-    /// The entity tag of a body: of the rows, which have no ages. Equal rows have the same tag at each edge.
+    /// The body of an answer with labels, of one without: many agents have the same rows.
+    pub fn with_labels(body: &[u8], labels: &Labels) -> Vec<u8> {
+        let labels = serde_json::to_vec(labels).expect("plain data");
+        let rows = body.strip_suffix(b"}").filter(|_| labels != b"{}");
+        rows.map_or_else(|| body.to_vec(), |rows| [rows, br#","labels":"#, &labels, b"}"].concat())
+    }
+
+    /// The entity tag of that answer, without quotes, of the one of the rows.
+    pub fn tag_with_labels(rows: &str, labels: &Labels) -> String {
+        if labels.is_empty() {
+            return rows.to_owned();
+        }
+        let labels = serde_json::to_vec(labels).expect("plain data");
+        blake3::hash(&[rows.as_bytes(), b"\n", &labels].concat()).to_hex()[..TAG_DIGITS].to_owned()
+    }
+
+    /// The entity tag of a body without labels: of the rows, which have no ages. Equal rows have the same tag at each edge.
     pub fn etag(body: &[u8]) -> String {
         format!("\"{}\"", &blake3::hash(body).to_hex()[..TAG_DIGITS])
     }
@@ -139,11 +167,15 @@ impl BatchPoll {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::labels::{MAX_KEY_BYTES, MAX_LABELS, MAX_VALUE_BYTES};
 
     const GOLDEN: &str = include_str!("../golden/agent/batch-poll.json");
+    const GOLDEN_LABELS: &str = include_str!("../golden/agent/batch-poll-labels.json");
 
     fn row(service: &str, state: RowState) -> BatchRow {
         let service = service.parse().unwrap();
@@ -178,6 +210,26 @@ mod tests {
     }
 
     #[test]
+    fn labels_are_behind_the_rows_and_part_of_the_tag() {
+        let labels = |json: &str| serde_json::from_str::<Labels>(json).unwrap();
+        let (none, canary) = (Labels::default(), labels(r#"{"ring":"canary"}"#));
+        let rows = example().to_json();
+        let body = BatchPoll::with_labels(&rows, &canary);
+        assert_eq!(String::from_utf8(body.clone()).unwrap() + "\n", GOLDEN_LABELS);
+        let read = BatchPoll::parse(&body).unwrap();
+        assert_eq!((read.labels(), read.services()), (&canary, example().services()));
+        assert_eq!(read.to_json(), body);
+        assert_eq!(BatchPoll::with_labels(&rows, &none), rows);
+        let tag = BatchPoll::etag(&rows).trim_matches('"').to_owned();
+        assert_eq!(BatchPoll::tag_with_labels(&tag, &none), tag);
+        let tags =
+            [r#"{"ring":"canary"}"#, r#"{"ring":"all"}"#].map(|json| BatchPoll::tag_with_labels(&tag, &labels(json)));
+        assert!(tags[0].len() == TAG_DIGITS && tags[0] != tag && tags[0] != tags[1], "{tags:?}");
+        let wrong = GOLDEN_LABELS.replace("canary", "a\\nb");
+        assert!(BatchPoll::parse(wrong.as_bytes()).unwrap_err().to_string().contains("the label `ring`"), "{wrong}");
+    }
+
+    #[test]
     fn answers_of_later_versions_are_read_and_wrong_ones_refused() {
         let later = GOLDEN.replace("not-published", "sleeping").replace(r#""state""#, r#""later":1,"state""#);
         assert_eq!(BatchPoll::parse(later.as_bytes()).unwrap().services()[0].state, RowState::Other);
@@ -207,7 +259,10 @@ mod tests {
             ..current(&format!("{i:x>100}"))
         };
         let full = BatchPoll::new((0..MAX_ROWS).map(longest).collect()).unwrap();
-        assert_eq!(BatchPoll::parse(&full.to_json()).unwrap(), full);
+        let label = |i: usize| (format!("{i:a>MAX_KEY_BYTES$}"), "\"".repeat(MAX_VALUE_BYTES));
+        let labels = Labels::try_from((0..MAX_LABELS).map(label).collect::<BTreeMap<_, _>>()).unwrap();
+        let body = BatchPoll::with_labels(&full.to_json(), &labels);
+        assert_eq!(BatchPoll::parse(&body).unwrap(), BatchPoll { labels, ..full });
         assert!(BatchPoll::new((0..=MAX_ROWS).map(longest).collect()).is_err());
     }
 

@@ -1,5 +1,6 @@
 //! Glob patterns over names, for tokens and certificates.
 
+use crate::labels::MAX_KEY_BYTES;
 use crate::name::MAX_NAME_LENGTH;
 use crate::text_type::{checked_text, truncated};
 
@@ -16,6 +17,29 @@ checked_text! {
 checked_text! {
     /// The same over names of edges, which may have a `~`.
     EdgeGlob, |text| is_valid_with(text, MAX_EDGE_NAME_LENGTH, b"~"), NameGlobError, |text| NameGlobError(truncated(text))
+}
+
+checked_text! {
+    /// The same over keys of labels.
+    LabelGlob, is_label_glob, LabelGlobError, |text| LabelGlobError(truncated(text))
+}
+
+/// The text is not a valid pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a pattern over keys of labels: 1 to {MAX_KEY_BYTES} of `A-Z`, `a-z`, `0-9`, `.`, `_`, `/`, `-` and `*`"
+)]
+pub struct LabelGlobError(String);
+
+impl LabelGlob {
+    /// Whether the pattern matches a key.
+    pub fn matches(&self, key: &str) -> bool {
+        glob_matches(&self.0, key)
+    }
+}
+
+fn is_label_glob(text: &str) -> bool {
+    is_valid_with(&text.to_ascii_lowercase(), MAX_KEY_BYTES, b"/")
 }
 
 /// The text is not a valid pattern.

@@ -9,6 +9,11 @@ impl Answers {
         self.state().own.get_or_insert_default().assigned = assigned;
     }
 
+    /// Asserts these labels of the agent from now on.
+    pub(crate) fn label(&self, json: &str) {
+        self.state().own.get_or_insert_default().labels = serde_json::from_str(json).expect("labels");
+    }
+
     /// Batch polls have this status from now on.
     pub(crate) fn fail_batch_polls(&self, status: impl Into<Option<u16>>) {
         self.state().own.get_or_insert_default().fails = status.into();
@@ -106,7 +111,7 @@ impl Answers {
             }
         };
         let rows = BatchPoll::new(services.iter().map(|service| row(&state, service)).collect()).expect("a few");
-        let (body, fails, age) = (rows.to_json(), own.fails, own.age);
+        let (body, fails, age) = (BatchPoll::with_labels(&rows.to_json(), &own.labels), own.fails, own.age);
         let tag = BatchPoll::etag(&body);
         let is_known = request.headers().get("if-none-match").is_some_and(|known| *known == tag);
         let code = fails.unwrap_or(if is_known { 304 } else { 200 });

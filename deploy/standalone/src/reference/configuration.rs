@@ -46,7 +46,7 @@ fn type_name(kind: &str) -> &'static str {
         }
         "FolderPath" => "folder",
         "ChartName" | "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
-        "NameGlob" => "pattern",
+        "NameGlob" | "LabelGlob" => "pattern",
         "Endpoint" | "EdgeUrl" | "ProxyUrl" => "URL",
         "Labels" => "table of strings",
         "Hosts" | "KeyHosts" => "list of hosts",
