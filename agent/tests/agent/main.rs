@@ -35,6 +35,7 @@ mod refresh;
 mod reload;
 mod restart;
 mod resume;
+mod secrets;
 mod token;
 mod trust;
 mod udp;
