@@ -245,7 +245,11 @@ fn the_list_of_edges_says_which_is_live_incomplete_or_away() {
         world.table.list_edges(world.now).iter().map(shown).collect::<Vec<_>>()
     };
     let rows = [row("x", 1, None), row("y", 1, None)];
-    world.send(&with(message("e1", 1, &[agent("a", "i", 1, &rows)]), json!({"version": "0.3.0", "capabilities": ["staged"]})))
+    world
+        .send(&with(
+            message("e1", 1, &[agent("a", "i", 1, &rows)]),
+            json!({"version": "0.3.0", "capabilities": ["staged"]}),
+        ))
         .unwrap();
     world.send(&with(message("e2", 1, &[]), json!({"more": true}))).unwrap();
     world.send(&message("e3", 1, &[])).unwrap();
