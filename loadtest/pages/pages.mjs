@@ -85,16 +85,17 @@ async function byKeyboard(page) {
   await press(page, 'Tab');
   assert.equal(await focused(page), 'pause');
   await press(page, 'Space');
-  await says(page, '#as-of', /^Paused\. All of this is as of /);
+  await says(page, '#as-of', /^Paused\. All of this is as of .*, [2-9] s ago\.$/);
   assert.equal(await page.$eval('#pause', (node) => node.getAttribute('aria-pressed')), 'true');
   await press(page, 'Space');
-  await says(page, '#as-of', /^As of .*Asked again every 5 s\.$/);
-  await press(page, 'Tab');
+  await says(page, '#as-of', /^As of .*Refreshes every 5 s\.$/);
+  for (let n = 0; n < 30 && await focused(page) !== 'The same as a table'; n += 1) await press(page, 'Tab');
   assert.equal(await focused(page), 'The same as a table');
   await press(page, 'Enter');
   assert.match(await text(page, '#requests-plot table'), /Minutes ago\s+All\s+/);
   // A link that has the focus keeps it when its table is drawn again.
   await page.evaluate(() => document.querySelector('#agents tbody').setAttribute('data-before', ''));
+  await page.focus('#pause');
   for (let n = 0; n < 30 && await focused(page) !== 'cluster-1'; n += 1) await press(page, 'Tab');
   await page.evaluate(() => { document.querySelector('#agents tbody').append(document.createElement('tr')); });
   await until('the table is drawn again', () => page.$eval('#agents tbody', (body) => !body.hasAttribute('data-before')));
@@ -171,6 +172,9 @@ async function signIn() {
   await type(TOKEN);
   await says(page, '#state', /attention|Ready/);
   assert.equal(await focused(page), 'main');
+  await page.click('footer a[href="/v1/agents"]');
+  await says(page, '#linked', /"agents":/);
+  assert.equal(page.url(), `http://127.0.0.1:${site.secondAdmin}/`, 'a link that needs the token stays on the page');
   const stored = await page.evaluate(() => [document.cookie, localStorage.length, sessionStorage.length, location.href]);
   assert.deepEqual(stored, ['', 0, 0, `http://127.0.0.1:${site.secondAdmin}/`], 'the token is in memory alone');
   await page.reload();

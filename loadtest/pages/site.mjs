@@ -75,9 +75,11 @@ ${rest}
   }
   async kill(config) {
     const { child } = this.running.get(config);
-    const ended = new Promise((resolve) => child.once('exit', resolve));
-    child.kill('SIGKILL');
-    await ended;
+    if (child.exitCode === null && child.signalCode === null) {
+      const ended = new Promise((resolve) => child.once('exit', resolve));
+      child.kill('SIGKILL');
+      await ended;
+    }
     this.running.delete(config);
   }
   async end() {

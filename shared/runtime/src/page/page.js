@@ -135,74 +135,128 @@ function plot(figure, what, reach, series, shown) {
 // Asks `path` again and again, one request at a time, and not while nobody looks. `show` gets each answer. What is missing or
 // old is said in words. The token is in this variable alone.
 function follow(path, subject, everySeconds, show) {
-  let [token, timer, asking, paused, last, failedSince] = ['', 0, null, false, null, null];
-  const seconds = (since) => duration((Date.now() - since) / 1000);
-  const later = () => { clearTimeout(timer); if (!paused && !document.hidden) timer = setTimeout(ask, everySeconds * 1000); };
-  const asOf = () => {
+  const form = byId('sign-in');
+  const where = location.host;
+  const role = byId('name').textContent;
+  // `stopped`: nobody asks again by himself, after a 401 or where no token can be right.
+  let [token, timer, asking, paused, stopped, last, failedSince, problem] = ['', 0, null, false, false, null, null, null];
+  const seconds = (since) => (Date.now() - since) / 1000;
+  const later = () => { clearTimeout(timer); if (!paused && !stopped && !document.hidden) timer = setTimeout(ask, everySeconds * 1000); };
+  const who = () => byId('name').textContent.replace(/^Weir /, '');
+  const options = (signal) => ({ headers: token ? { authorization: `Bearer ${token}` } : {}, signal, cache: 'no-store',
+    credentials: 'same-origin', redirect: 'error' });
+
+  // Each second, so that an age is never an old one.
+  function asOf() {
+    const waits = asking ? seconds(asking.begun) : 0;
+    const isOverdue = waits >= 2;
     byId('data').hidden = last === null;
-    if (last === null) return say('as-of', 'Nothing is known yet.');
-    const old = seconds(last);
-    say('as-of', paused ? `Paused. All of this is as of ${clock(last)}, ${old} ago.` :
-      failedSince ? `All of this is as of ${clock(last)}, ${old} ago.` : `As of ${clock(last)}. Asked again every ${everySeconds} s.`);
-  };
-  function failed(why) {
-    failedSince = failedSince || new Date();
-    const since = last ? `The last answer is of ${clock(last)}: what stands below may be wrong by now.` : 'Nothing is known.';
-    say('notice', `No answer from ${subject} since ${clock(failedSince)}: ${why}. ${since} It is asked again every ${everySeconds} s.`, 'notice');
-    document.title = `No answer – ${subject}`;
-    asOf();
+    byId('data').classList.toggle('stale', failedSince !== null || isOverdue);
+    const words = paused ? ['Paused.'] : [];
+    if (last === null) words.push(problem || isOverdue ? '' : 'No data yet.');
+    else if (paused || failedSince || isOverdue) words.push(`All of this is as of ${clock(last)}, ${duration(seconds(last))} ago.`);
+    else words.push(`As of ${clock(last)}. Refreshes every ${everySeconds} s.`);
+    if (isOverdue) words.push(`No answer yet for ${duration(waits)}.`);
+    say('as-of', words.filter(Boolean).join(' '));
   }
-  function refused(words) {
-    last = null;
-    byId('sign-in').hidden = false;
+  function tell() {
+    if (!problem) return;
+    const since = last ? `The last answer is of ${clock(last)}: what stands below may be wrong by now.` : 'Nothing is known.';
+    const again = paused || stopped ? '' : ` It is asked again every ${everySeconds} s.`;
+    say('notice', `${problem.title} since ${clock(failedSince)}: ${problem.why}. ${since}${again}`, 'notice');
+    document.title = `${problem.title} – ${who()}`;
+  }
+  function failed(begun, title, why) {
+    failedSince = failedSince || begun;
+    problem = { title, why };
+    tell();
+  }
+  function signIn(words) {
+    [last, failedSince, problem, stopped] = [null, null, null, true];
+    form.hidden = false;
     say('notice', words, 'notice');
-    document.title = `Sign in – ${subject}`;
-    asOf();
+    document.title = `Sign in – ${who()}`;
+  }
+  function took(answer, said, mine) {
+    // By the token of this request: another one may have been given since.
+    if (answer.status === 401 && form) return signIn(mine.token ? 'The token is wrong.' : '');
+    if (!answer.ok) {
+      stopped = String(said?.type).endsWith('no-operator-token');
+      const words = said?.title ? ` (${said.title}. ${said.detail || ''})` : '';
+      return failed(mine.begun, `${subject[0].toUpperCase()}${subject.slice(1)} ${answer.status < 500 ? 'refused' : 'failed'}`, `it answered ${answer.status}${words}`);
+    }
+    [last, failedSince, problem, stopped] = [new Date(), null, null, false];
+    const wasAtForm = form?.contains(document.activeElement);
+    if (form) form.hidden = true;
+    say('notice', '');
+    // Times of the process are compared with its own clock.
+    show(said, Date.parse(said.now) || last.getTime());
+    if (wasAtForm) byId('main').focus();
   }
   async function ask() {
     if (asking) return;
-    asking = new AbortController();
-    const limit = setTimeout(() => asking.abort(), 10000);
+    clearTimeout(timer);
+    const mine = asking = { abort: new AbortController(), begun: new Date(), token };
+    const limit = setTimeout(() => mine.abort.abort(), 10000);
+    let done;
     try {
-      const answer = await fetch(path, { headers: token ? { authorization: `Bearer ${token}` } : {}, signal: asking.signal,
-        cache: 'no-store', credentials: 'same-origin', redirect: 'error' });
-      if (answer.status === 401) { refused(token ? 'The token is wrong.' : ''); return; }
-      if (!answer.ok) {
-        const problem = await answer.json().catch(() => ({}));
-        failed(`it answered ${answer.status}${problem.title ? ` (${problem.title}. ${problem.detail || ''})` : ''}`);
-        return;
-      }
-      const document_ = await answer.json();
-      [last, failedSince] = [new Date(), null];
-      const wasAtForm = byId('sign-in').contains(document.activeElement);
-      byId('sign-in').hidden = true;
-      say('notice', '');
-      show(document_, last.getTime());
-      asOf();
-      if (wasAtForm) byId('main').focus();
+      const answer = await fetch(path, options(mine.abort.signal));
+      const said = answer.ok ? await answer.json() : await answer.json().catch(() => null);
+      done = () => took(answer, said, mine);
     } catch (error) {
-      failed(error.name === 'AbortError' ? 'it did not answer within 10 s' :
+      done = () => failed(mine.begun, `No answer from ${subject}`, error.name === 'AbortError' ? 'it did not answer within 10 s' :
         error instanceof TypeError ? 'it cannot be reached' : `its answer cannot be read (${error.message})`);
-    } finally {
-      clearTimeout(limit);
-      asking = null;
-      // Nobody asks again with a token that was refused.
-      if (byId('sign-in').hidden) later();
     }
+    clearTimeout(limit);
+    // A token was given meanwhile, and another request has it.
+    if (asking !== mine) return;
+    asking = null;
+    try {
+      done();
+    } catch (error) {
+      failed(mine.begun, `No answer from ${subject}`, `its answer cannot be read (${error.message})`);
+    }
+    asOf();
+    later();
   }
-  document.addEventListener('visibilitychange', () => { if (document.hidden) clearTimeout(timer); else if (!paused) ask(); });
+  document.addEventListener('visibilitychange', () => { if (document.hidden) clearTimeout(timer); else if (!paused && !stopped) ask(); });
   byId('pause').addEventListener('click', (event) => {
     paused = !paused;
     event.target.setAttribute('aria-pressed', String(paused));
     clearTimeout(timer);
+    tell();
     asOf();
-    if (!paused) ask();
+    if (!paused && !stopped) ask();
   });
-  byId('sign-in').addEventListener('submit', (event) => {
+  form?.addEventListener('submit', (event) => {
     event.preventDefault();
     token = byId('token').value.trim();
     byId('token').value = '';
+    say('notice', '');
+    asking?.abort.abort();
+    [asking, stopped] = [null, false];
     ask();
   });
+  // A link cannot send a token: what it leads to is shown here.
+  const linked = make('section', { id: 'linked', tabindex: '-1', hidden: '' });
+  byId('main').append(linked);
+  document.addEventListener('click', async (event) => {
+    const link = token && event.target.closest?.('a[href^="/"]');
+    if (!link) return;
+    event.preventDefault();
+    const href = link.getAttribute('href');
+    const answer = await fetch(href, options(AbortSignal.timeout(10000))).then(async (got) => `${got.ok ? '' : `${got.status} `}${await got.text()}`)
+      .catch((error) => `No answer: ${error.message}`);
+    const close = make('button', { type: 'button' }, 'Close');
+    close.addEventListener('click', () => { linked.hidden = true; link.focus(); });
+    const most = 200000;
+    linked.replaceChildren(make('h2', {}, href), close, make('pre', { tabindex: '0' }, answer.slice(0, most) + (answer.length > most ? '\n… (cut off)' : '')));
+    linked.hidden = false;
+    linked.focus();
+  });
+  byId('name').textContent = `${role} at ${where}`;
+  if (form && location.protocol === 'http:' && !/^(localhost|127\..*|\[::1\])$/.test(location.hostname))
+    form.querySelector('label').before(make('p', { class: 'warn' }, 'This connection is not encrypted: who reads the network gets the token.'));
+  setInterval(() => { if (!document.hidden) asOf(); }, 1000);
   ask();
 }
