@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use tokio::sync::{Notify, watch};
+use weir_protocol::descriptor::Generation;
+use weir_protocol::envelope::Envelope;
 use weir_protocol::freshness::{
     Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES, MAX_SERVICES, SignedFreshness,
 };
@@ -91,7 +93,9 @@ impl Monitor {
         watched.retain(|_, watched| watched.status.borrow().confirmed);
         let all: Vec<_> = watched.into_iter().collect();
         for chunk in all.chunks(MAX_SERVICES) {
-            let (mut found, why) = self.request(chunk.iter().map(|(service, _)| service.clone()).collect()).await;
+            let held = |watched: &Watched| watched.status.borrow().held().map(|held| held.generation);
+            let held = chunk.iter().map(|(service, watched)| (service.clone(), held(watched))).collect();
+            let (mut found, why) = self.request(&held).await;
             for (service, watched) in chunk {
                 self.take(service, watched, found.remove(service).ok_or_else(|| why.clone()));
             }
@@ -100,14 +104,18 @@ impl Monitor {
     }
 
     /// Requests statements of the edges, one after the other, until each service has a young one. Returns the newest of each,
-    /// and why others have none.
-    async fn request(&self, mut services: BTreeSet<ServiceName>) -> (BTreeMap<ServiceName, Statement>, String) {
+    /// and why others have none. `held`: the generations of the releases.
+    async fn request(
+        &self,
+        held: &BTreeMap<ServiceName, Option<Generation>>,
+    ) -> (BTreeMap<ServiceName, Statement>, String) {
+        let mut services: BTreeSet<ServiceName> = held.keys().cloned().collect();
         let (mut found, mut failures) = (BTreeMap::new(), Vec::new());
         for edge in self.edges.current().in_order() {
             match self.ask(edge, &services).await {
                 Ok(answer) => {
                     for signed in answer.services.into_iter().filter(|signed| services.contains(&signed.service)) {
-                        let statement = self.verified(&signed);
+                        let statement = self.about(held.get(&signed.service).copied().flatten(), &signed);
                         let is_newer = |other: &Statement| time_of(other) < time_of(&statement);
                         if found.get(&signed.service).is_none_or(is_newer) {
                             found.insert(signed.service, statement);
@@ -142,13 +150,25 @@ impl Monitor {
         HeartbeatAnswer::parse(&bytes).map_err(|error| error.to_string())
     }
 
-    fn verified(&self, signed: &SignedFreshness) -> Statement {
-        let pinned = self.trust.keys_of(&signed.service);
+    /// The statement that is about a release of this generation: that of the staged version if it is this one, and nothing later
+    /// is in force.
+    fn about(&self, held: Option<Generation>, signed: &SignedFreshness) -> Statement {
+        let in_force = self.verified(&signed.service, &signed.envelope);
+        let staged = signed.staged.as_ref().and_then(|envelope| self.verified(&signed.service, envelope).ok());
+        let staged = staged.filter(|staged| Some(staged.generation) == held);
+        match (in_force, staged) {
+            (Ok(in_force), Some(staged)) if in_force.generation < staged.generation => Ok(staged),
+            (in_force, _) => in_force,
+        }
+    }
+
+    fn verified(&self, service: &ServiceName, envelope: &Envelope) -> Statement {
+        let pinned = self.trust.keys_of(service);
         let mut keys = pinned.iter().flat_map(|pinned| pinned.keys());
-        let statement = keys.find_map(|key| Freshness::signed_by(&signed.envelope, key));
+        let statement = keys.find_map(|key| Freshness::signed_by(envelope, key));
         let statement = statement.ok_or(StatementError::NotTrusted)?;
         // Only the statement's own name is signed. One of another service must not spare the next edge the question.
-        if statement.service != signed.service {
+        if statement.service != *service {
             return Err(StatementError::OtherService(statement.service));
         }
         Ok(statement)

@@ -42,6 +42,7 @@ impl Follower {
                 });
                 return Some(Ok(Outcome::Unchanged));
             }
+            PollResult::Staged(_) => return Some(Ok(Outcome::Unchanged)),
             PollResult::Unpacked(name, answer) => {
                 let state = self.directory.state();
                 let why = if state.release.is_none() { SwitchReason::First } else { SwitchReason::Changed };

@@ -174,12 +174,12 @@ impl Follower {
         };
         let answer = match &found {
             PollResult::Unchanged(answer) | PollResult::Unpacked(_, answer) => answer,
-            PollResult::Held(answer) | PollResult::Fetched(_, answer) => answer,
+            PollResult::Held(answer) | PollResult::Staged(answer) | PollResult::Fetched(_, answer) => answer,
         };
         self.show_desired(answer.digest.map(|digest| (digest, answer.generation)));
         let fetched = match &found {
             PollResult::Fetched(tarball, _) => Some(tarball.digest),
-            PollResult::Unchanged(_) | PollResult::Unpacked(..) | PollResult::Held(_) => None,
+            _ => None,
         };
         let changed = if refresh { SwitchReason::MissedChange } else { SwitchReason::Changed };
         match self.apply(found, changed).await? {
@@ -211,7 +211,8 @@ impl Follower {
         if self.drain.has_begun() {
             return None;
         }
-        if self.status.borrow().desired.is_some_and(|desired| Some(desired.digest) != local.digest) {
+        let is_wanted = |it: Desired| Some(it.digest) != local.digest && it.generation >= local.highest_generation;
+        if self.status.borrow().desired.is_some_and(is_wanted) {
             self.show(Activity::Fetching);
         }
         tokio::select! {

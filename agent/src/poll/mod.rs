@@ -23,6 +23,7 @@ mod response_status;
 mod row;
 mod schedule;
 mod spool;
+mod staged;
 
 pub(crate) use batch::Batch;
 pub(crate) use batch_schedule::BatchSchedule;

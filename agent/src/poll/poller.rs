@@ -20,7 +20,7 @@ use super::interrupted::{DownloadLimits, Interrupted};
 use super::request::{EdgePoll, LocalState, PollResult, Version, Wanted};
 use super::response_status::{needs_problem_body, succeeded};
 use crate::config::Config;
-use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
+use crate::edge_client::{EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, content_length, is_delta};
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
 use crate::verify::{ProofError, SignedPublication, Trust};
@@ -110,6 +110,10 @@ impl Poller {
                 Wanted::Poll => self.poll(poll).await,
                 Wanted::Refresh => self.get(poll, true, None).await,
                 Wanted::Retained(known) => self.get_tarball(poll, true, Version::Retained(known)).await,
+            };
+            let result = match result {
+                Err(PollError::Regressed { seen, offered }) => self.regressed(poll, seen, offered).await,
+                result => result,
             };
             match result {
                 Ok(found) => {
@@ -249,7 +253,7 @@ impl Poller {
         let bytes = bytes.ok_or_else(|| ProofError::Malformed("it is too long".to_owned()))?;
         let signed = SignedPublication::verify(&bytes, &self.service, keys.keys())?;
         check_ahead(signed.generation)?;
-        self.check_generation(edge, signed.generation, local)?;
+        check_generation(signed.generation, local)?;
         *proofs.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((signed.clone(), keys));
         Ok(signed)
     }
@@ -463,26 +467,19 @@ impl Poller {
         if self.proofs.is_none() {
             check_ahead(answer.generation)?;
         }
-        self.check_generation(poll.edge, answer.generation, poll.local)?;
+        check_generation(answer.generation, poll.local)?;
         Ok(answer)
     }
 
-    /// Refuses a generation that is lower than one seen before.
-    fn check_generation(&self, edge: &Edge, offered: u64, local: LocalState) -> Result<(), PollError> {
-        let seen = local.highest_generation;
-        if offered >= seen {
-            return Ok(());
-        }
-        self.service_metrics.generation_regressions.inc();
-        tracing::warn!(
-            service = %self.service,
-            edge = %edge.url(),
-            generation = offered,
-            highest_generation = seen,
-            "an edge offered an older generation than was seen; its response is rejected"
-        );
-        Err(PollError::Regressed { seen, offered })
+    /// The keys that have to sign publications. `None`: without `trust`.
+    pub(super) fn keys(&self) -> Result<Option<Arc<AccessList>>, PollError> {
+        self.proofs.as_ref().map(|proofs| proofs.keys(&self.service)).transpose()
     }
+}
+
+/// Refuses a generation that is lower than one seen before.
+fn check_generation(offered: u64, LocalState { highest_generation: seen, .. }: LocalState) -> Result<(), PollError> {
+    if offered >= seen { Ok(()) } else { Err(PollError::Regressed { seen, offered }) }
 }
 
 /// Refuses a generation of the far future.

@@ -67,6 +67,8 @@ pub(crate) enum PollResult {
     Unpacked(ReleaseName, TarballHeaders),
     /// What an edge offers while the service is pinned.
     Held(TarballHeaders),
+    /// What an edge offers while the release, which is later, is staged for other agents.
+    Staged(TarballHeaders),
     /// A verified tarball: a new one after a poll, any after a refresh.
     Fetched(Tarball, TarballHeaders),
 }

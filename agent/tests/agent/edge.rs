@@ -96,6 +96,8 @@ struct Published {
     envelope: Option<Envelope>,
     /// The version of a chart: its revision is no commit.
     version: Option<&'static str>,
+    /// The version that is staged for other agents than the one under test.
+    staged: Option<Value>,
 }
 
 impl Published {
@@ -140,6 +142,7 @@ struct State {
     by_service: HashMap<ServiceName, Fault>,
     /// The statement of each service, whatever is published.
     statements: BTreeMap<ServiceName, Envelope>,
+    staged_statements: BTreeMap<ServiceName, Envelope>,
     seen: Vec<Seen>,
     /// What agents ask about themselves; `None`: an edge that does not know who asks.
     own: Option<Own>,
@@ -316,12 +319,16 @@ fn publication(service: &ServiceName, published: &Published) -> Value {
     publication
 }
 
-fn descriptor(service: &ServiceName, published: &Published, fault: Option<&Fault>) -> Response<Body> {
-    let document = json!({
+fn document(service: &ServiceName, published: &Published) -> Value {
+    json!({
         "seen": { "revision_id": "sha1:aa", "upstream_unreachable_since": null },
         "publication": publication(service, published), "envelope": published.envelope,
-        "ref": "main", "revision": 1, "representations": [],
-    });
+        "ref": "main", "revision": 1, "representations": [], "staged": published.staged,
+    })
+}
+
+fn descriptor(service: &ServiceName, published: &Published, fault: Option<&Fault>) -> Response<Body> {
+    let document = document(service, published);
     let json = document.to_string().into_bytes();
     Response::new(match fault {
         Some(Fault::Truncate) => body::in_parts(&json[..json.len() / 2], body::Tail::End),

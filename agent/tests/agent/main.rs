@@ -7,6 +7,7 @@ mod agent_under_test;
 mod deltas;
 mod edge;
 mod relay;
+mod staged;
 mod tarball;
 
 mod admin;

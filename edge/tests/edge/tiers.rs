@@ -435,7 +435,7 @@ async fn agents_behind_an_edge_that_reaches_a_shield_alone_get_statements_of_fre
         }
         let reply = agent.post(heartbeats::PATH, &authorization, heartbeats::request(&names)).await;
         let answer = HeartbeatAnswer::parse(reply.bytes()).unwrap();
-        let unchanged = SignedFreshness { service: "shop".parse().unwrap(), envelope: signed.clone() };
+        let unchanged = SignedFreshness { service: "shop".parse().unwrap(), envelope: signed.clone(), staged: None };
         assert_eq!(answer.services, [unchanged], "{name}");
         edges.push(edge);
     }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Request, Response, header};
 use tokio::task::spawn_blocking;
-use weir_protocol::descriptor::Selector;
+use weir_protocol::descriptor::{Publication, Selector};
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
@@ -40,8 +40,10 @@ impl EdgeApi {
         let statements: Vec<_> =
             request.services.into_iter().filter_map(|service| self.statement(&snapshot, service, now)).collect();
         let signer = self.signer.clone();
-        let sign = move |statement: Freshness| {
-            signer.freshness(&statement).map(|envelope| SignedFreshness { service: statement.service, envelope })
+        let sign = move |(statement, staged): (Freshness, Option<Freshness>)| {
+            let envelope = signer.freshness(&statement)?;
+            let staged = staged.and_then(|staged| signer.freshness(&staged));
+            Some(SignedFreshness { service: statement.service, envelope, staged })
         };
         // 256 signatures take some milliseconds for each key.
         let signed = spawn_blocking(move || statements.into_iter().filter_map(sign).collect::<Vec<_>>());
@@ -56,8 +58,13 @@ impl EdgeApi {
         Ok(response)
     }
 
-    /// What is true now of a service that this origin owns.
-    fn statement(&self, snapshot: &Snapshot, name: ServiceName, now: SystemTime) -> Option<Freshness> {
+    /// What is true now of a service that this origin owns, and of its staged version.
+    fn statement(
+        &self,
+        snapshot: &Snapshot,
+        name: ServiceName,
+        now: SystemTime,
+    ) -> Option<(Freshness, Option<Freshness>)> {
         let service = snapshot.services.get(&name).filter(|service| self.is_owner(snapshot, &service.repository))?;
         let current = service.current()?;
         // Another repository may have published it since it was withdrawn here.
@@ -76,14 +83,21 @@ impl EdgeApi {
         if service.part_services().next().is_some() {
             self.note_unstated(&name, None);
         }
-        Some(Freshness {
+        let staged = current.fields().staged.as_ref();
+        let staged = staged.and_then(|staged| staged.later_than(current.publication()));
+        let statement = Freshness {
             service: name,
             selector: Selector,
             generation: current.publication().generation,
             digest: current.publication().digest,
             time,
             upstream_unreachable_since: unreachable,
-        })
+        };
+        let staged = staged.map(|staged| {
+            let Publication { generation, digest, .. } = *staged.publication();
+            Freshness { generation, digest, ..statement.clone() }
+        });
+        Some((statement, staged))
     }
 
     /// Until when it is known of a part since when its upstream is unreachable, or why that is not known.

@@ -79,6 +79,9 @@ pub struct SignedFreshness {
     pub service: ServiceName,
     /// The statement, a [`Freshness`].
     pub envelope: Envelope,
+    /// The same of the version that is staged, for those that have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged: Option<Envelope>,
 }
 
 /// The bytes are not a request or an answer.
@@ -252,7 +255,8 @@ mod tests {
         let keys = [SigningKey::generate().unwrap().0, SigningKey::generate().unwrap().0];
         let signed = |i| {
             let service = name(i);
-            SignedFreshness { envelope: Freshness { service: service.clone(), ..statement() }.sign(&keys), service }
+            let envelope = Freshness { service: service.clone(), ..statement() }.sign(&keys);
+            SignedFreshness { staged: Some(envelope.clone()), envelope, service }
         };
         let full = HeartbeatAnswer { services: (0..MAX_SERVICES).map(signed).collect() };
         assert_eq!(HeartbeatAnswer::parse(&full.to_json()).unwrap(), full);

@@ -23,6 +23,7 @@ pub mod freshness;
 pub mod issuer;
 pub mod json;
 pub mod labels;
+mod later_version;
 pub mod manifest;
 pub mod members;
 pub mod name;

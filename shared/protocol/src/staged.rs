@@ -142,7 +142,7 @@ impl Eq for Staged {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptor::{Descriptor, DescriptorFields};
+    use crate::descriptor::{Descriptor, DescriptorFields, Publication};
 
     const AUDIENCE: &str = r#""for":[{"labels":{"ring":"canary"}},{"agents":"eu-*"}],"percent":10"#;
 
@@ -159,6 +159,7 @@ mod tests {
     fn staged() -> (Descriptor, Descriptor) {
         let mut later = in_force();
         later.publication.generation += 1;
+        later.publication.digest = crate::digest::TarballDigest::of(b"later");
         let later = Descriptor::new(later);
         let staged =
             Staged { descriptor: serde_json::from_slice(later.bytes()).unwrap(), audience: audience(AUDIENCE) };
@@ -207,6 +208,62 @@ mod tests {
         assert!(!read(r#"{"agents":"eu-*"}"#, r#"{"agents":"eu-*","later":1}"#), "it may be for fewer agents");
         assert!(!read(r#""percent":10"#, r#""percent":1000"#));
         assert!(!read(r#""staged":{"#, r#""staged":[1],"x":{"#));
+    }
+
+    #[test]
+    fn a_later_version_is_of_the_same_service_and_above_the_one_in_force() {
+        let (later, current) = staged();
+        let read = |publication: &Publication| current.fields().staged.as_ref().unwrap().later_than(publication);
+        assert_eq!(read(current.publication()), Some(later.clone()));
+        let (mut same, other) = (
+            current.publication().clone(),
+            Publication { service: "other".parse().unwrap(), ..current.publication().clone() },
+        );
+        same.digest = later.publication().digest;
+        for not in [later.publication(), &same, &other] {
+            assert_eq!(read(not), None, "{not:?}");
+        }
+    }
+
+    #[test]
+    fn an_audience_has_agents_by_name_by_label_and_by_both() {
+        let selectors = audience(r#""for":[{"labels":{"ring":"canary"}},{"agents":"eu-*","labels":{"ring":"early"}}]"#);
+        for (agent, ring, expected) in
+            [("us-1", "canary", true), ("eu-1", "early", true), ("us-1", "early", false), ("eu-1", "late", false)]
+        {
+            let labels = serde_json::from_value(serde_json::json!({ "ring": ring })).unwrap();
+            let included = selectors.includes(&agent.parse().unwrap(), &labels, &"shop".parse().unwrap());
+            assert_eq!(included, expected, "{agent} {ring}");
+        }
+        assert!(audience(r#""for":[{"agents":"eu-*"}]"#).includes(
+            &"eu-1".parse().unwrap(),
+            &Labels::default(),
+            &"shop".parse().unwrap()
+        ));
+    }
+
+    /// Every edge must find the same agents: these are in docs/protocol.md.
+    #[test]
+    fn a_part_of_all_agents_has_those_below_it() {
+        for (agent, service, point) in [
+            ("cluster-1", "shop-prod", 49),
+            ("cluster-2", "shop-prod", 42),
+            ("cluster-3", "shop-prod", 52),
+            ("cluster-1", "docs", 17),
+        ] {
+            let (agent, service): (NodeName, ServiceName) = (agent.parse().unwrap(), service.parse().unwrap());
+            assert_eq!(point_of(&agent, &service), point, "{agent} {service}");
+            for percent in 1..=100u8 {
+                let part = audience(&format!(r#""percent":{percent}"#));
+                let included = part.includes(&agent, &Labels::default(), &service);
+                assert_eq!(included, point < u64::from(percent), "{agent} {service} {percent}");
+            }
+        }
+        let service: ServiceName = "shop-prod".parse().unwrap();
+        let half = audience(r#""percent":50"#);
+        let agents = (0..1000).map(|number| format!("cluster-{number}").parse::<NodeName>().unwrap());
+        let included = agents.filter(|agent| half.includes(agent, &Labels::default(), &service)).count();
+        assert!((450..550).contains(&included), "{included}");
     }
 
     #[test]

@@ -192,9 +192,11 @@ impl Answers {
             version: head.version,
             headers: head.headers,
         });
-        let of = |service| Some((state.statements.get(&service)?.clone(), service));
-        let signed = wanted.into_iter().filter_map(of);
-        let services = signed.map(|(envelope, service)| SignedFreshness { service, envelope }).collect();
+        let of = |service| {
+            let envelope = state.statements.get(&service)?.clone();
+            Some(SignedFreshness { envelope, staged: state.staged_statements.get(&service).cloned(), service })
+        };
+        let services = wanted.into_iter().filter_map(of).collect();
         Response::new(Body::from(HeartbeatAnswer { services }.to_json()))
     }
 }

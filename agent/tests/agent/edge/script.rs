@@ -11,11 +11,25 @@ impl Answers {
 
     pub(crate) fn publish_at(&self, service: &ServiceName, tar: Vec<u8>, generation: u64) -> TarballDigest {
         let digest = TarballDigest::of(&tar);
-        let published = Published { tar: tar.into(), digest, generation, envelope: None, version: None };
+        let published = Published { tar: tar.into(), digest, generation, envelope: None, version: None, staged: None };
         let mut state = self.state();
         state.retained.insert(digest, published.clone());
         state.published.insert(service.clone(), published);
         digest
+    }
+
+    /// An older version is in force from now on, and what was published is staged for other agents. Returns its descriptor.
+    pub(crate) fn stage_for_others(&self, service: &ServiceName, in_force: Vec<u8>, generation: u64) -> Value {
+        let later = document(service, &self.state().published[service]);
+        self.publish_at(service, in_force, generation);
+        self.stage(service, &later);
+        later
+    }
+
+    /// This descriptor is staged for other agents.
+    pub(crate) fn stage(&self, service: &ServiceName, later: &Value) {
+        let staged = json!({ "descriptor": later, "for": [{ "agents": "another" }] });
+        self.state().published.get_mut(service).expect("it is published").staged = Some(staged);
     }
 
     /// What is published is this version of a chart.
@@ -53,6 +67,11 @@ impl Answers {
     /// The bytes are others; what is said of them stays.
     pub(crate) fn swap_bytes(&self, service: &ServiceName, tar: Vec<u8>) {
         self.state().published.get_mut(service).expect("it is published").tar = tar.into();
+    }
+
+    /// The same of the version that is staged.
+    pub(crate) fn state_freshness_of_staged(&self, service: &ServiceName, envelope: Envelope) {
+        self.state().staged_statements.insert(service.clone(), envelope);
     }
 
     /// Answers with this freshness statement from now on.

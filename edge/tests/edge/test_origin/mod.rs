@@ -77,6 +77,8 @@ struct State {
     unowned: HashSet<String>,
     /// The freshness statements that it gives.
     statements: HashMap<ServiceName, Envelope>,
+    /// The same of staged versions.
+    staged_statements: HashMap<ServiceName, Envelope>,
     /// None: it is no member of a cluster.
     members: Option<Members>,
     /// What the edge says that agents run, as far as it was accepted. None: it is older.
@@ -267,6 +269,11 @@ impl TestOrigin {
         self.api.state.lock().unwrap().statements.insert(service.parse().unwrap(), envelope);
     }
 
+    /// The same of its staged version.
+    pub(crate) fn state_freshness_of_staged(&self, service: &str, envelope: Envelope) {
+        self.api.state.lock().unwrap().staged_statements.insert(service.parse().unwrap(), envelope);
+    }
+
     pub(crate) fn withdraw(&self, service: &str) {
         self.api.state.lock().unwrap().descriptors.remove(service);
     }
@@ -361,7 +368,8 @@ impl Handler for Api {
             let state = self.state.lock().unwrap();
             let wanted = HeartbeatRequest::parse(&body).unwrap().services.into_iter();
             let services = wanted.filter_map(|service| {
-                Some(SignedFreshness { envelope: state.statements.get(&service)?.clone(), service })
+                let staged = state.staged_statements.get(&service).cloned();
+                Some(SignedFreshness { envelope: state.statements.get(&service)?.clone(), staged, service })
             });
             return Response::new(Body::from(HeartbeatAnswer { services: services.collect() }.to_json()));
         }
