@@ -33,6 +33,7 @@ use crate::peer_api::{Events, PeerApi, PeerMetrics, Reports};
 use crate::reload::{self, Reloader, TlsMaterial};
 use crate::reset_key;
 use crate::self_api::{SelfApi, SelfSources};
+use crate::staged_offers;
 use crate::status::Status;
 
 /// How often validations are written to disk.
@@ -200,6 +201,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let reloader = Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?;
     let reloader = Arc::new(WatchedFiles::new(reloader, read));
     let heartbeats = Heartbeats::new(catalog.clone(), origins.clone(), &registry, clock, drain)?;
+    drain.spawn(staged_offers::follow(catalog.clone(), heartbeats.clone(), drain.clone()));
     let observed_bytes = config.agents.observed_bytes.as_u64();
     let observed = Observed::start(observed_bytes, access.fleet(), clock, &registry, drain)?;
     let own = SelfSources {

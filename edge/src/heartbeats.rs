@@ -13,7 +13,7 @@ use prometheus::{IntCounterVec, Registry};
 use tokio::sync::oneshot;
 use weir_cache::OriginId;
 use weir_cache::clock::{Clock, Moment};
-use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
+use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, MAX_SERVICES, SignedFreshness};
 use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::metric_families;
@@ -33,7 +33,7 @@ const MAX_CACHED: usize = 20_000;
 metric_families! {
     /// The families of statements.
     pub(crate) struct HeartbeatFamilies {
-        /// Freshness statements that agents and other edges requested. `shared`: another request had already fetched them.
+        /// Freshness statements that agents, other edges and the edge itself requested. `shared`: another request had already fetched them.
         /// `absent`: the origin provides none, or too many services were requested.
         statements: IntCounterVec = "weir_edge_freshness_statements_total" { result: ["fetched", "shared", "absent"] };
     }
@@ -90,6 +90,22 @@ impl Heartbeats {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
+    }
+
+    /// Those of these services of whose staged versions there are statements.
+    pub(crate) async fn with_staged(&self, services: &BTreeSet<ServiceName>) -> Vec<ServiceName> {
+        let mut found = Vec::new();
+        let all: Vec<_> = services.iter().cloned().collect();
+        for part in all.chunks(MAX_SERVICES) {
+            let statements = self.of(part.iter().cloned().collect()).await.into_iter();
+            found.extend(statements.filter(|signed| signed.staged.is_some()).map(|signed| signed.service));
+        }
+        found
+    }
+
+    /// The next statement of a service is a new one.
+    pub(crate) fn forget(&self, service: &ServiceName) {
+        self.requested().remove(service);
     }
 
     /// The statements of these services, sorted by name, as far as their origins give one.

@@ -28,6 +28,7 @@ mod reload;
 mod request_headers;
 mod reset_key;
 mod self_api;
+mod staged_offers;
 mod status;
 mod summary;
 mod version;

@@ -237,6 +237,7 @@ impl Status {
         let aged = entry.zip(age);
         let origin = entry.and_then(|entry| entry.origin).map(|id| self.origins.get(id));
         let publication = version.map(|version| version.descriptor().publication());
+        let staged = version.and_then(Version::later).map(|later| later.descriptor().publication());
         let seen = version.and_then(|version| self.catalog.revision_status(name, version));
         let is_cut_off = seen.as_ref().is_some_and(|seen| seen.upstream_unreachable_since.is_some());
         let seen = seen.map(|seen| {
@@ -266,6 +267,7 @@ impl Status {
             "repository": publication.map(|p| p.repository.to_string()),
             "size": publication.map(|p| p.size),
             "seen": seen,
+            "staged": staged.map(|p| json!({ "digest": p.digest, "generation": p.generation })),
             "generation": entry.map(|entry| entry.highest.0),
             "revision": entry.map(|entry| entry.highest.1),
             "freshness": aged.map(|(entry, age)| entry.evaluate(age).into_str()),

@@ -2,7 +2,9 @@
 //!
 //! The values are rendered once, when the version arrives, so that a poll only copies references.
 
-use std::sync::OnceLock;
+use std::iter;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,8 +15,11 @@ use weir_protocol::conditional::tarball_etag;
 use weir_protocol::descriptor::{Descriptor, Representation};
 use weir_protocol::digest::Sha256;
 use weir_protocol::encoding::{self, Encoding};
+use weir_protocol::labels::Labels;
+use weir_protocol::name::NodeName;
 use weir_protocol::oci::{self, OciBlob};
 use weir_protocol::route::Route;
+use weir_protocol::staged::Audience;
 
 #[derive(Debug)]
 pub(crate) struct Version {
@@ -24,11 +29,23 @@ pub(crate) struct Version {
     pub(crate) oci: Option<OciValues>,
     /// What is attached to its manifest, once a client asked for some of it.
     attached: OnceLock<Vec<Attached>>,
+    staging: Staging,
     /// In the order of the descriptor's representations.
     tags: Vec<EntityTag>,
     identity_tag: EntityTag,
     /// The weak tag of gzip compressed on the fly: its bytes may differ each time.
     gzip_tag: EntityTag,
+}
+
+/// Whether agents get different versions.
+#[derive(Debug)]
+enum Staging {
+    /// All get this one.
+    None,
+    /// These get the later one once it is offered, and all others this one.
+    InForce { audience: Audience, later: Arc<Version>, is_offered: Arc<AtomicBool> },
+    /// It is the later one.
+    Later,
 }
 
 /// Header values shared by all responses for a version.
@@ -118,6 +135,17 @@ impl OciValues {
 
 impl Version {
     pub(crate) fn new(descriptor: Descriptor) -> Self {
+        let staged = descriptor.fields().staged.as_deref();
+        let later = staged.and_then(|staged| Some((staged, staged.later_than(descriptor.publication())?)));
+        let staging = later.map_or(Staging::None, |(staged, later)| Staging::InForce {
+            audience: staged.audience.clone(),
+            is_offered: Arc::new(later.envelope().is_none().into()),
+            later: Arc::new(Self::with(later, Staging::Later)),
+        });
+        Self::with(descriptor, staging)
+    }
+
+    fn with(descriptor: Descriptor, staging: Staging) -> Self {
         let publication = descriptor.publication();
         let tags = descriptor
             .representations()
@@ -145,12 +173,63 @@ impl Version {
             gzip_tag: EntityTag::new(format!("W/\"{}+gzip\"", publication.digest)),
             oci: OciValues::of(&descriptor),
             attached: OnceLock::new(),
+            staging,
             descriptor,
         }
     }
 
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// The later version that some agents get.
+    pub(crate) fn later(&self) -> Option<&Arc<Self>> {
+        match &self.staging {
+            Staging::InForce { later, .. } => Some(later),
+            Staging::None | Staging::Later => None,
+        }
+    }
+
+    /// This version, and the later one that some agents get.
+    pub(crate) fn all(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        iter::once(self).chain(self.later())
+    }
+
+    /// The later version if it is for this agent, which has these asserted labels.
+    pub(crate) fn later_for(&self, agent: &NodeName, labels: &Labels) -> Option<&Arc<Self>> {
+        match &self.staging {
+            Staging::InForce { audience, later, is_offered } if is_offered.load(Ordering::Acquire) => {
+                audience.includes(agent, labels, &self.descriptor.publication().service).then_some(later)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it has a later one that nobody gets yet: it is signed, and no upstream has given a freshness statement of it.
+    pub(crate) fn is_unoffered(&self) -> bool {
+        matches!(&self.staging, Staging::InForce { is_offered, .. } if !is_offered.load(Ordering::Acquire))
+    }
+
+    /// Offers the later one. Whether it was not before.
+    pub(crate) fn offer(&self) -> bool {
+        matches!(&self.staging, Staging::InForce { is_offered, .. } if !is_offered.swap(true, Ordering::AcqRel))
+    }
+
+    /// The later one is offered when that of the version that this one replaces is, if it is the same.
+    pub(crate) fn inherit_offer(&mut self, earlier: &Self) {
+        if let (
+            Staging::InForce { later, is_offered, .. },
+            Staging::InForce { later: before, is_offered: was_offered, .. },
+        ) = (&mut self.staging, &earlier.staging)
+            && later.descriptor.publication() == before.descriptor.publication()
+        {
+            is_offered.clone_from(was_offered);
+        }
+    }
+
+    /// Whether agents that request the current version get different ones.
+    pub(crate) fn depends_on_agent(&self) -> bool {
+        !matches!(self.staging, Staging::None)
     }
 
     /// What is attached to its manifest.

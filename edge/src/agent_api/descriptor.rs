@@ -6,7 +6,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::name::ServiceName;
 use weir_protocol::request_id::RequestId;
-use weir_runtime::serve::{Body, RequestBody};
+use weir_runtime::serve::{Body, Peer, RequestBody};
 
 use super::headers::CacheLifetime;
 use super::preconditions::if_match_holds;
@@ -20,12 +20,14 @@ impl ReadContext {
     pub(super) async fn descriptor(
         &self,
         request: &Request<RequestBody>,
+        peer: &Peer,
         service: &ServiceName,
     ) -> Result<ApiResponse, ApiError> {
         let (started, request_id) = (Instant::now(), RequestId::of(request.headers()));
         let found = self.lookup.find(service, revalidate_mode(request), request_id.as_ref()).await;
         let timing = Timing { version: started.elapsed(), body: None };
         let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
+        let found = self.of_client(found, request, peer);
         let (bytes, tag) = (found.version.descriptor().bytes(), &found.version.values.descriptor_tag.text);
         let (bytes, tag) = match self.lookup.revision_status(&found) {
             Some(seen) => with_revision_status(bytes, tag, &seen),

@@ -6,7 +6,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_cache::{FillError, Source};
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::encoding::Encoding;
-use weir_runtime::serve::{Body, RequestBody};
+use weir_runtime::serve::{Body, Peer, RequestBody};
 
 use super::headers::CacheLifetime;
 use super::preconditions::if_match_holds;
@@ -21,10 +21,11 @@ impl ReadContext {
     pub(super) async fn frames(
         &self,
         request: &Request<RequestBody>,
+        peer: &Peer,
         tarball: &TarballRef,
     ) -> Result<ApiResponse, ApiError> {
         let started = Instant::now();
-        let mut found = self.find(request, tarball, revalidate_mode(request)).await?;
+        let mut found = self.find(request, peer, tarball, revalidate_mode(request)).await?;
         let version = started.elapsed();
         let mut retried = false;
         loop {
@@ -61,7 +62,7 @@ impl ReadContext {
                 Err(FillError::NotFound) if !retried => retried = true,
                 Err(error) => return Err(ApiError::Body(tarball.service().clone(), error)),
             }
-            found = self.find(request, tarball, RevalidateMode::Always).await?;
+            found = self.find(request, peer, tarball, RevalidateMode::Always).await?;
         }
     }
 }

@@ -103,6 +103,8 @@ impl CommonHeaders {
         life: CacheLifetime,
     ) {
         let lifetime = match life {
+            // What a certificate proves is in no `Vary`.
+            CacheLifetime::Current if found.version.depends_on_agent() => &found.policy.private_cache_control,
             CacheLifetime::Current => &found.policy.cache_control,
             CacheLifetime::Immutable => &self.immutable,
             CacheLifetime::Revalidated => &self.no_cache,

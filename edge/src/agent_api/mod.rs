@@ -22,7 +22,7 @@ use weir_runtime::shutdown::Drain;
 use self::tarball::TarballRef;
 use crate::access::{Access, AccessDecision};
 use crate::api_error::ApiError;
-use crate::catalog::Lookup;
+use crate::catalog::{Lookup, LookupResult};
 use crate::self_api::SelfApi;
 
 pub(crate) use self::headers::{CacheLifetime, CommonHeaders};
@@ -144,7 +144,7 @@ impl Handler for AgentApi {
         let api = &*self.reads;
         let (authorized, target) = api.admit(request, peer);
         let answered = match target {
-            Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
+            Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, peer, &tarball)?),
             Ok(Target::Own(route)) => Ok(ApiResponse::own(self.own.fast_path(request, peer, &route)?)),
             Ok(Target::Descriptor(_) | Target::Frames(_)) => return None,
             Err(ApiError::Unauthorized(refusal)) if refusal.may_pass() => return None,
@@ -164,8 +164,8 @@ impl Handler for AgentApi {
         }
         let answered = match target {
             Ok(Target::Tarball(tarball)) => api.tarball(&request, &peer, &tarball).await,
-            Ok(Target::Frames(tarball)) => api.frames(&request, &tarball).await,
-            Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
+            Ok(Target::Frames(tarball)) => api.frames(&request, &peer, &tarball).await,
+            Ok(Target::Descriptor(service)) => api.descriptor(&request, &peer, &service).await,
             Ok(Target::Own(route)) => self.own.answer(&mut request, &peer, &route).await.map(ApiResponse::own),
             Err(error) => Err(error),
         };
@@ -208,6 +208,18 @@ impl ReadContext {
     ) -> Response<Body> {
         let facts = || RequestFacts::of(&Route::parse(request.uri().path()));
         self.complete(request, peer, authorized, answered.map_err(ApiError::into_response), facts)
+    }
+
+    /// What the client gets of a service whose current version was found: the staged one, if it proves to be an agent that this
+    /// is for.
+    fn of_client(&self, mut found: LookupResult, request: &Request<RequestBody>, peer: &Peer) -> LookupResult {
+        if found.version.depends_on_agent()
+            && let Ok(Some(agent)) = self.access.agent(request.headers(), peer)
+            && let Some(later) = found.version.later_for(&agent.name, &self.access.labels_of(&agent)).cloned()
+        {
+            found.version = later;
+        }
+        found
     }
 
     /// Completes and counts a response. `facts`: what the path says, for the access log.

@@ -63,13 +63,14 @@ impl ReadContext {
     pub(super) fn tarball_fast_path(
         &self,
         request: &Request<RequestBody>,
+        peer: &Peer,
         tarball: &TarballRef,
     ) -> Option<ApiResponse> {
         let TarballRef::Current(service) = tarball else { return None };
         if is_forced(request) {
             return None;
         }
-        let found = self.lookup.fast_path(service)?;
+        let found = self.of_client(self.lookup.fast_path(service)?, request, peer);
         let Ok((variant, kind)) = select(request, &found, tarball, &[]) else { return None };
         let part = match kind {
             ResponseKind::NotModified(tag) => return Some(self.not_modified(&found, tarball, tag)),
@@ -96,7 +97,7 @@ impl ReadContext {
         tarball: &TarballRef,
     ) -> Result<ApiResponse, ApiError> {
         let started = Instant::now();
-        let mut found = self.find(request, tarball, revalidate_mode(request)).await?;
+        let mut found = self.find(request, peer, tarball, revalidate_mode(request)).await?;
         let version = started.elapsed();
         let (mut retried, mut without) = (false, Vec::new());
         loop {
@@ -134,7 +135,7 @@ impl ReadContext {
                 Err(FillError::NotFound) if !retried => retried = true,
                 Err(error) => return Err(ApiError::Body(tarball.service().clone(), error)),
             }
-            found = self.find(request, tarball, RevalidateMode::Always).await?;
+            found = self.find(request, peer, tarball, RevalidateMode::Always).await?;
         }
     }
 
@@ -155,12 +156,16 @@ impl ReadContext {
     pub(super) async fn find(
         &self,
         request: &Request<RequestBody>,
+        peer: &Peer,
         tarball: &TarballRef,
         revalidate_mode: RevalidateMode,
     ) -> Result<LookupResult, ApiError> {
         let request_id = RequestId::of(request.headers());
         let found = match tarball {
-            TarballRef::Current(service) => self.lookup.find(service, revalidate_mode, request_id.as_ref()).await,
+            TarballRef::Current(service) => {
+                let found = self.lookup.find(service, revalidate_mode, request_id.as_ref()).await;
+                found.map(|found| self.of_client(found, request, peer))
+            }
             TarballRef::Version(service, digest) => {
                 self.lookup.find_version(service, digest, revalidate_mode, request_id.as_ref()).await
             }

@@ -77,7 +77,9 @@ impl Catalog {
         if let (true, UpdateContent::Current(descriptor)) = (is_stream, &content) {
             queue.unannounced.announced(&service, descriptor.version());
         }
-        let entry = |version: Option<Version>, highest, origin| {
+        let entry = |mut version: Option<Version>, highest, origin| {
+            let earlier = stored.as_ref().and_then(|stored| stored.version.as_ref());
+            version.as_mut().zip(earlier).into_iter().for_each(|(version, earlier)| version.inherit_offer(earlier));
             // A client waits for most queries.
             let requested = if is_stream { Moment::EARLIEST } else { at };
             let last_request =

@@ -176,7 +176,8 @@ impl Entry {
     /// The approximate memory of the entry, in bytes.
     pub(super) fn weight(&self) -> u64 {
         // A parsed descriptor takes about as much again as its bytes.
-        ENTRY_BYTES + self.version.as_ref().map_or(0, |version| 2 * version.descriptor().bytes().len() as u64)
+        let bytes = |version: &Arc<Version>| 2 * version.descriptor().bytes().len() as u64;
+        ENTRY_BYTES + self.version.iter().flat_map(Version::all).map(bytes).sum::<u64>()
     }
 
     /// Whether the freshness lease of its origin may cover the entry.

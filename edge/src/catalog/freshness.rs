@@ -31,6 +31,8 @@ pub(crate) enum Freshness {
 pub(crate) struct FreshnessPolicy {
     pub(crate) limits: FreshnessConfig,
     pub(crate) cache_control: HeaderValue,
+    /// The same of a version that not all agents get.
+    pub(crate) private_cache_control: HeaderValue,
 }
 
 /// The policies of an edge. The first whose pattern matches a service applies.
@@ -82,10 +84,11 @@ impl FreshnessConfig {
 
 impl FreshnessPolicy {
     fn new(limits: FreshnessConfig, private: bool) -> Arc<Self> {
+        let value = |text: &str| HeaderValue::try_from(text).expect("words and numbers");
         let lifetime = limits.cache_control();
-        let cache_control = if private { format!("private, {lifetime}") } else { lifetime };
-        let cache_control = HeaderValue::try_from(cache_control).expect("words and numbers");
-        Arc::new(Self { limits, cache_control })
+        let private_cache_control = value(&format!("private, {lifetime}"));
+        let cache_control = if private { private_cache_control.clone() } else { value(&lifetime) };
+        Arc::new(Self { limits, cache_control, private_cache_control })
     }
 }
 

@@ -162,13 +162,14 @@ impl Lookup {
         Some(age)
     }
 
-    /// The current version of a service if it has what never changes, however old the entry is. Never waits.
-    pub(crate) fn having(&self, service: &ServiceName, has: impl FnOnce(&Version) -> bool) -> Option<LookupResult> {
+    /// The current version of a service, or the staged one, if it has what never changes, however old the entry is. Never waits.
+    pub(crate) fn having(&self, service: &ServiceName, has: impl Fn(&Version) -> bool) -> Option<LookupResult> {
         let entry = self.catalog.get(service)?;
-        has(entry.version.as_ref()?).then_some(())?;
+        let version = entry.version.as_ref()?.all().find(|version| has(version))?.clone();
         let now = self.clock.now();
         entry.last_request.record(now);
-        found(&entry, self.catalog.age(&entry, now), CacheStatus::Hit { stale_for: 0 }).ok()
+        let found = found(&entry, self.catalog.age(&entry, now), CacheStatus::Hit { stale_for: 0 }).ok()?;
+        Some(LookupResult { version, ..found })
     }
 
     /// Finds the current version of a service. `request_id`: that of the request, for queries to origins.

@@ -22,6 +22,7 @@ mod queries;
 mod record;
 mod retained;
 mod revisions;
+mod staged;
 mod store;
 #[cfg(test)]
 mod tests;

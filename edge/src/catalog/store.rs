@@ -198,7 +198,8 @@ impl Catalog {
     /// The revision status of a stored version, when the event stream of its origin is followed.
     pub(crate) fn revision_status(&self, service: &ServiceName, version: &Version) -> Option<RevisionStatus> {
         let entry = self.entries.get(service)?;
-        let is_current = entry.version.as_ref().is_some_and(|current| std::ptr::eq(&**current, version));
+        let mut current = entry.version.iter().flat_map(Version::all);
+        let is_current = current.any(|current| std::ptr::eq(&**current, version));
         let origin = entry.origin.filter(|_| is_current && entry.is_leasable())?;
         let lease = &self.leases[origin];
         let holds = lease.is_in_sync() && lease.covers(entry.announced_at());

@@ -101,7 +101,7 @@ impl OciApi {
         request: &Request<RequestBody>,
         service: &ServiceName,
         by: By,
-        has: impl FnOnce(&Version) -> bool,
+        has: impl Fn(&Version) -> bool,
     ) -> Option<LookupResult> {
         let lookup = &self.reads.lookup;
         match by {

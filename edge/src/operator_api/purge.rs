@@ -118,14 +118,15 @@ impl PurgeRequest {
             PurgeTarget::Digest(tarball, _) => {
                 let matches = |version: &Version| version.descriptor().publication().digest == *tarball;
                 for (_, entry) in status.catalog.all() {
-                    scope.add(entry.version.iter().filter(|version| matches(version)), entry.origin);
+                    let versions = entry.version.iter().flat_map(Version::all);
+                    scope.add(versions.filter(|version| matches(version)), entry.origin);
                 }
                 scope.add(status.lookup.past_versions(|_, digest| digest == tarball).iter(), None);
             }
             PurgeTarget::Service(service) => {
                 if let Some(entry) = status.catalog.get(service) {
                     scope.services.insert(service.clone());
-                    scope.add(entry.version.iter(), entry.origin);
+                    scope.add(entry.version.iter().flat_map(Version::all), entry.origin);
                 }
                 scope.add(status.lookup.past_versions(|name, _| name == service).iter(), None);
             }
@@ -134,7 +135,7 @@ impl PurgeRequest {
                 for (service, entry) in status.catalog.all() {
                     if entry.version.as_ref().is_some_and(|version| matches(version)) {
                         scope.services.insert(service);
-                        scope.add(entry.version.iter(), entry.origin);
+                        scope.add(entry.version.iter().flat_map(Version::all), entry.origin);
                     }
                 }
                 let past = status.lookup.past_versions(|_, _| true);

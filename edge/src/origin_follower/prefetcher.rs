@@ -12,6 +12,7 @@ use weir_protocol::name::ServiceName;
 use super::FollowerContext;
 use super::metrics::FollowerMetrics;
 use crate::catalog::{Catalog, Entry};
+use crate::version::Version;
 
 /// The most queued services. Further ones are fetched on request.
 const MAX_QUEUED: usize = 10_000;
@@ -74,18 +75,20 @@ async fn prefetch_all(context: FollowerContext, cache: Cache, mut next: mpsc::Re
     }
 }
 
-/// Prefetches the zstd representation of a service: most clients use it, and identity is made from it. `is_pulled`: and the
+/// Prefetches the zstd representation of a service, and of its staged version: most clients use it, and identity is made from
+/// it. `is_pulled`: and the
 /// blobs of its OCI form.
 async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName, is_pulled: bool) {
     // Only the newest version is prefetched.
     let Some(entry) = catalog.get(service) else { return };
-    let Some(version) = &entry.version else { return };
-    let publication = version.descriptor().publication();
-    let zstd = version.descriptor().representation(Encoding::Zstd).map(|zstd| (zstd.clone(), publication.size));
-    let form = version.descriptor().oci().filter(|_| is_pulled);
-    let blobs = form.into_iter().flat_map(|form| &form.blobs).map(|blob| version.blob(blob));
-    for (stored, tar_size) in zstd.into_iter().chain(blobs) {
-        let (repository, origin) = (publication.repository.clone(), entry.origin);
-        cache.prefetch(BodyRequest { repository, origin, stored, tar_size, request_id: None }).await;
+    for version in entry.version.iter().flat_map(Version::all) {
+        let publication = version.descriptor().publication();
+        let zstd = version.descriptor().representation(Encoding::Zstd).map(|zstd| (zstd.clone(), publication.size));
+        let form = version.descriptor().oci().filter(|_| is_pulled);
+        let blobs = form.into_iter().flat_map(|form| &form.blobs).map(|blob| version.blob(blob));
+        for (stored, tar_size) in zstd.into_iter().chain(blobs) {
+            let (repository, origin) = (publication.repository.clone(), entry.origin);
+            cache.prefetch(BodyRequest { repository, origin, stored, tar_size, request_id: None }).await;
+        }
     }
 }

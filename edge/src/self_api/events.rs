@@ -25,7 +25,7 @@ use super::following::Wanted;
 use super::groups::{Group, Membership};
 use super::rows::{EventLine, Following, Row, Rows};
 use super::{Inner, Parameters, SelfApi};
-use crate::access::Session;
+use crate::access::{Agent, Session};
 use crate::api_error::ApiError;
 use crate::catalog::RowChange;
 
@@ -49,7 +49,7 @@ impl SelfApi {
         // Subscribed before the rows are made: what changes meanwhile is compared with them.
         let (changes, fleet) = (inner.catalog.row_changes(), inner.access.fleet());
         let (group, member) = inner.join(&session.agent, &wanted)?;
-        let (following, rows) = inner.state(&group, &wanted)?;
+        let (following, rows) = inner.state(&group, &wanted, &session.agent)?;
         let (parts, body) = PartWriter::new(&inner.drain);
         let writer = Writer {
             inner: inner.clone(),
@@ -71,11 +71,17 @@ impl SelfApi {
 }
 
 impl Inner {
-    /// What a group follows, and the rows as the catalog has them.
-    fn state(&self, group: &Arc<Group>, wanted: &Wanted) -> Result<(Arc<Following>, Arc<Rows>), ApiError> {
+    /// What a group follows, and the rows of one of its agents as the catalog has them.
+    fn state(
+        &self,
+        group: &Arc<Group>,
+        wanted: &Wanted,
+        agent: &Agent,
+    ) -> Result<(Arc<Following>, Arc<Rows>), ApiError> {
         let following = self.following_of(group, wanted)?;
         let (version, now) = (self.catalog.rows_version(), self.catalog.clock().now());
         let rows = following.stored(version, now, || self.stored(&following));
+        let rows = rows.and_then(|rows| self.variants.of(&following, rows, agent));
         rows.map(|rows| (following, rows)).map_err(|error| ApiError::TooManyServices(error.to_string()))
     }
 
@@ -230,7 +236,7 @@ impl Writer {
         if self.inner.groups.still(&mut self.member, agent, &self.wanted).is_none() {
             (self.group, self.member) = self.inner.join(agent, &self.wanted).map_err(|_| End::Rows)?;
         }
-        self.inner.state(&self.group, &self.wanted).map_err(|_| End::Rows)
+        self.inner.state(&self.group, &self.wanted, agent).map_err(|_| End::Rows)
     }
 
     /// Sends the reachability of an upstream if the agent follows services of it and was told otherwise.

@@ -15,6 +15,7 @@ mod message_rate;
 mod metrics;
 mod observed;
 mod rows;
+mod variants;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,7 @@ use self::message_rate::MessageRate;
 
 pub(crate) use self::metrics::SelfMetrics;
 use self::rows::{Following, Row};
+use self::variants::Variants;
 use crate::access::{Access, Agent};
 use crate::api_error::ApiError;
 use crate::catalog::{Catalog, Lookup};
@@ -73,6 +75,7 @@ struct Inner {
     access: Access,
     heartbeats: Heartbeats,
     groups: Groups,
+    variants: Variants,
     polls: Cache<NodeName, Arc<Semaphore>>,
     /// Of messages about what agents run.
     message_rates: Cache<NodeName, Arc<MessageRate>>,
@@ -98,7 +101,7 @@ impl SelfApi {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let max_streams = config.streams.min(Semaphore::MAX_PERMITS);
-        let groups = Groups::new(&access, catalog.clone());
+        let (groups, variants) = (Groups::new(&access, catalog.clone()), Variants::new(access.clone()));
         Ok(Self {
             inner: Arc::new(Inner {
                 lookup,
@@ -106,6 +109,7 @@ impl SelfApi {
                 access,
                 heartbeats,
                 groups,
+                variants,
                 polls: Cache::new(MAX_COUNTED_AGENTS),
                 message_rates: Cache::new(MAX_COUNTED_AGENTS),
                 streams: Arc::new(Semaphore::new(max_streams)),
@@ -121,11 +125,11 @@ impl SelfApi {
     }
 
     /// The fill level of each bound.
-    pub(crate) fn bounds(&self) -> [Bound; 3] {
+    pub(crate) fn bounds(&self) -> [Bound; 4] {
         let inner = &*self.inner;
         let streams = (inner.max_streams - inner.streams.available_permits()) as u64;
         let [following, members] = inner.groups.bounds();
-        [("agent_streams", streams, inner.max_streams as u64), following, members]
+        [("agent_streams", streams, inner.max_streams as u64), following, members, inner.variants.bound()]
     }
 
     /// Answers a request that needs no waiting: a batch poll that finds what the last one found.

@@ -55,6 +55,8 @@ struct Stored {
 pub(super) struct Rows {
     /// In the order of the services.
     pub(super) states: Vec<Row>,
+    /// The positions of those of which some agents get a staged version.
+    pub(super) staged: Box<[usize]>,
     pub(super) body: Bytes,
     /// The entity tag of the body, without quotes.
     pub(super) tag: String,
@@ -193,22 +195,32 @@ impl Following {
         if let Some(last) = last.as_ref().filter(|last| last.states == states) {
             return Ok(last.clone());
         }
-        let rows = self.services.iter().zip(&states).map(|(service, row)| row.to_batch_row(service)).collect();
-        let body = BatchPoll::new(rows)?.to_json();
-        let etag = BatchPoll::etag(&body);
-        let rows = Arc::new(Rows {
-            states,
-            body: body.into(),
-            tag: etag.trim_matches('"').to_owned(),
-            etag: HeaderValue::try_from(etag).expect("quoted digits are visible ASCII"),
-            steps: Mutex::default(),
-        });
+        let rows = Arc::new(Rows::new(&self.services, states)?);
         *last = Some(rows.clone());
         Ok(rows)
     }
 }
 
 impl Rows {
+    /// The rows of these states, one for each service.
+    ///
+    /// # Errors
+    /// There are too many services.
+    pub(super) fn new(services: &[ServiceName], states: Vec<Row>) -> Result<Self, BatchPollError> {
+        let rows = services.iter().zip(&states).map(|(service, row)| row.to_batch_row(service)).collect();
+        let body = BatchPoll::new(rows)?.to_json();
+        let etag = BatchPoll::etag(&body);
+        let is_staged = |row: &Row| matches!(row, Row::Current(version) if version.later().is_some());
+        Ok(Self {
+            staged: states.iter().enumerate().filter(|(_, row)| is_staged(row)).map(|(position, _)| position).collect(),
+            states,
+            body: body.into(),
+            tag: etag.trim_matches('"').to_owned(),
+            etag: HeaderValue::try_from(etag).expect("quoted digits are visible ASCII"),
+            steps: Mutex::default(),
+        })
+    }
+
     /// The entity tag of the answer to an agent with these labels, without quotes.
     pub(super) fn tag_with(&self, labels: &Labels) -> String {
         BatchPoll::tag_with_labels(&self.tag, labels)

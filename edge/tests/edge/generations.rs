@@ -1,6 +1,3 @@
-use weir_protocol::descriptor::{Descriptor, DescriptorFields};
-use weir_protocol::staged::Staged;
-
 use crate::site::{Site, TARBALL, ZSTD, a_moment, always_revalidating};
 use crate::test_origin::Tarball;
 
@@ -75,31 +72,4 @@ async fn a_missing_object_revalidates_the_descriptor() {
     site.origin.forget_object(&tarball);
     let reply = client.get(&format!("/v1/services/shop/tarballs/{}", again.digest()), &[ZSTD]).await;
     assert_eq!(reply.bytes(), &again.zstd, "what is held needs no origin");
-}
-
-#[tokio::test]
-async fn readers_get_the_version_in_force_while_another_one_is_staged() {
-    let mut site = Site::with(always_revalidating).await;
-    let (in_force, later) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
-    site.origin.publish("shop", 7, 1, &in_force);
-    site.client("h2").await.get(TARBALL, &[ZSTD]).await;
-    let staged = Staged {
-        descriptor: serde_json::from_slice(later.descriptor("shop", 8, 1).bytes()).unwrap(),
-        audience: serde_json::from_str(r#"{"for":[{"agents":"*"}],"percent":100}"#).unwrap(),
-    };
-    let fields = in_force.descriptor("shop", 7, 2).fields().clone();
-    let descriptor = Descriptor::new(DescriptorFields { staged: Some(Box::new(staged)), ..fields });
-    site.origin.put("shop", &in_force, descriptor.clone());
-    for restarts in [true, false] {
-        a_moment().await;
-        let mut client = site.client("h2").await;
-        let reply = client.get(TARBALL, &[ZSTD]).await;
-        assert_eq!((reply.bytes(), reply.header("weir-generation")), (&in_force.zstd, "7"));
-        let own = client.get("/v1/services/shop", &[]).await.body.unwrap();
-        assert!(own.ends_with(&descriptor.bytes()[1..]), "it is passed on as it is: {own:?}");
-        if restarts {
-            site.cut_edge().await;
-            site.start_edge().await;
-        }
-    }
 }

@@ -45,6 +45,7 @@ mod reload;
 mod request_ids;
 mod serving;
 mod site;
+mod staged;
 mod startup;
 mod store;
 mod test_origin;

@@ -189,6 +189,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | patterns with `*` in `services`, times the services that the credential opens | {edge/src/self_api/group_key.rs MAX_COMPARISONS} |  | 422. Metric: `weir_edge_requests_total` |
 | memory for what groups of agents follow | {edge/src/self_api/groups.rs MAX_FOLLOWING_BYTES} | `agent_following_bytes` | eviction |
 | memory for which agent is in which group | {edge/src/self_api/groups.rs MAX_MEMBER_BYTES} | `agent_group_bytes` | eviction |
+| memory for the rows of agents that get staged versions | {edge/src/self_api/variants.rs MAX_BYTES} | `agent_staged_bytes` | eviction |
 | what agents run | `agents.observed_bytes` | `agent_observed_bytes` | 429; nothing is dropped. Metric: `weir_edge_agent_observed_messages_total` |
 | rows of one agent, those included that were removed within ten minutes | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | 429. Metric: `weir_edge_agent_observed_messages_total` |
 | shards of access lists that are sent to other edges at a time | {edge/src/peer_api/shards.rs CONCURRENT_SHARDS} | `peer_shards` | they wait 10 s, then 503 |
