@@ -160,6 +160,9 @@ pub enum StageError {
         "service `{0}` has no published version: its first one cannot be staged, because nothing is in force that stays"
     )]
     NothingInForce(ServiceName),
+    /// Nothing can be promoted.
+    #[error("nothing is staged of service `{0}`")]
+    NothingStaged(ServiceName),
     /// An operator has pinned the service.
     #[error("service `{0}` is pinned: unpin it first, because a pin is for everybody")]
     Pinned(ServiceName),

@@ -36,6 +36,7 @@ pub use read::positions::{Past, PastQuery, Positions, Threshold};
 pub use read::queries::Queries;
 pub use read::reloads::{Reload, Reloaded, Reloads};
 pub use read::revision_name::{CURRENT, MIN_PREFIX, PREVIOUS};
+pub use read::rollout::{Rollout, RolloutState, RolloutVersion};
 pub use read::verify;
 pub use remove::gc::Collector;
 pub use request::{Author, Cached, DefinitionChange, Outcome, VersionChange};

@@ -21,7 +21,7 @@ use super::decide::oci_form::OciContent;
 use super::error::PublishError;
 use super::publisher::Publisher;
 use super::request::{Cached, Outcome};
-use super::stored::known::KnownService;
+use super::stored::known::{KnownService, WhileStaged};
 use super::write::attempt::Attempt;
 use super::write::oci_layer::sha256_of;
 use super::write::pending_change::PendingChange;
@@ -219,6 +219,13 @@ fn up_to_date_or_source(
         return (true, None);
     }
     let Some(own) = own else { return (false, sources.get(key).cloned()) };
+    let follows_same =
+        own.current.as_ref().is_some_and(|it| it.descriptor.followed_ref() == service.followed.to_string());
+    match own.while_staged(key).filter(|_| own.holds() && follows_same) {
+        Some(WhileStaged::Waits) => return (true, None),
+        Some(WhileStaged::Decides) => return (false, Some(service.name.clone())),
+        None => {}
+    }
     if own.is_at(key)
         && own.holds()
         && let Some(current) = &own.current

@@ -12,7 +12,7 @@ use super::error::PublishError;
 /// The result of publishing a candidate from stored content.
 #[derive(Debug)]
 pub enum Cached {
-    /// The candidate is published, or its service is pinned or withdrawn: there is nothing to do.
+    /// The candidate is published or waits for what is staged, or its service is pinned or withdrawn: there is nothing to do.
     UpToDate,
     /// The content is not stored, or publishing it failed; the build reports the error.
     NeedsBuild,
@@ -31,6 +31,8 @@ pub enum Outcome {
     Published,
     /// An operator has pinned the service; nothing was written.
     Pinned,
+    /// Another version is staged, or this one was and was aborted: it waits.
+    Waits,
     /// The service was deleted or redefined meanwhile; nothing was published.
     Withdrawn,
 }

@@ -57,13 +57,28 @@ impl Publisher {
         self.repositories.handle(&service.repository).send(pending_change, answer).await
     }
 
-    /// Ends what is staged: the version in force is published again, above it. Returns false if nothing was staged.
+    /// Publishes for everybody what is staged, or what was staged and aborted, and returns its generation. If it is not the tip
+    /// of the service's ref, the service is pinned to it.
+    ///
+    /// # Errors
+    /// Nothing is staged, it is no longer retained, the current generation is not the expected one, or the change cannot be
+    /// stored.
+    pub async fn promote(&self, service: &Arc<Service>, change: VersionChange) -> Result<Generation, StageError> {
+        let owned = service.clone();
+        let is_tip = self
+            .repositories
+            .known_service(&service.repository, &service.name, |known| known.is_staged_tip(service.tip()));
+        let promote = move |draft: &mut Draft<'_>| draft.promote(&owned, is_tip.unwrap_or(false), &change);
+        self.repositories.handle(&service.repository).change(vec![service.name.clone()], promote).await
+    }
+
+    /// Gives up what is staged: the version in force is published again, above it. Returns false if nothing was staged.
     ///
     /// # Errors
     /// The current generation is not the expected one, or the change cannot be stored.
-    pub async fn end_staging(&self, service: &Arc<Service>, change: VersionChange) -> Result<bool, VersionChangeError> {
+    pub async fn abort(&self, service: &Arc<Service>, change: VersionChange) -> Result<bool, VersionChangeError> {
         let owned = service.clone();
-        let end = move |draft: &mut Draft<'_>| draft.end_staging(&owned, &change);
-        self.repositories.handle(&service.repository).change(vec![service.name.clone()], end).await
+        let abort = move |draft: &mut Draft<'_>| draft.abort(&owned, &change);
+        self.repositories.handle(&service.repository).change(vec![service.name.clone()], abort).await
     }
 }

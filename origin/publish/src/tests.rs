@@ -7,6 +7,7 @@ mod failures;
 mod oci;
 mod ownership;
 mod publishing;
+mod rollout;
 mod staging;
 mod staging_ends;
 mod start;

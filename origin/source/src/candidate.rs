@@ -75,6 +75,7 @@ impl Candidate {
 
     /// Records that the service follows it.
     pub fn followed(&self) {
+        self.service.set_tip(self.key);
         self.service.followed(&self.revision, &self.parts, &self.age);
     }
 }

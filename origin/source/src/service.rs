@@ -10,7 +10,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
-use weir_tarball::{FolderPath, Selection};
+use weir_tarball::{ContentKey, FolderPath, Selection};
 use weir_upstream::SourceKind;
 
 use super::standing::{self, Admission, Age, Last, Standing};
@@ -306,6 +306,15 @@ impl Service {
     pub fn forget_standing(&self) {
         *self.standing() = Standing::default();
         self.parts.iter().for_each(|part| part.forget_standing());
+    }
+
+    /// The key of the content that its ref leads to. `None`: that is not known since the start.
+    pub fn tip(&self) -> Option<ContentKey> {
+        self.standing().tip
+    }
+
+    pub(crate) fn set_tip(&self, key: ContentKey) {
+        self.standing().tip = Some(key);
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {

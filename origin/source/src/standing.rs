@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use semver::Version;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::ContentKey;
 
 /// How long a webhook's revision is published at once.
 const NAMED_FOR: Duration = Duration::from_secs(600);
@@ -47,6 +48,8 @@ pub enum StepBack {
 pub(crate) struct Standing {
     /// Until it follows another revision. `None`: nothing since the start.
     pub(crate) last: Option<Last>,
+    /// The key of its content.
+    pub(crate) tip: Option<ContentKey>,
     /// Until a revision is admitted for it, or the poll finds none.
     asked: Option<Asked>,
     /// Until it is followed, or what a later poll found; or for [`NAMED_FOR`].

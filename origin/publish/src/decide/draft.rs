@@ -18,10 +18,10 @@ use super::retention::supersede;
 use super::signer::Signer;
 use crate::error::{PublishError, VersionChangeError};
 use crate::request::{Author, Outcome, VersionChange};
-use crate::stored::history_line::{Line, Why};
+use crate::stored::history_line::{Because, Line};
 use crate::stored::page::{self, Page};
 use crate::stored::record::RepositoryRecord;
-use crate::stored::row::{Pin, Row, StoredVersion, parsed, unix_milliseconds};
+use crate::stored::row::{Row, StoredVersion, parsed};
 
 /// Options that apply to every change.
 #[derive(Debug, Clone)]
@@ -148,6 +148,9 @@ impl<'a> Draft<'a> {
             let changes = [Change::Pinned(pin.shown()), Change::Current(current.clone())];
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
         }
+        if let Some(change) = self.while_staged(&mut row, current.as_ref(), (&request, &content), now)? {
+            return Ok((Outcome::Waits, change.map(show).into_iter().collect()));
+        }
         let now = self.rules.clocks.bounded(now, Instant::now());
         let last = last_generation(&row, &service);
         let floor = self.rules.generation_floor;
@@ -232,68 +235,6 @@ impl<'a> Draft<'a> {
         Ok((true, change.map(shown).into_iter().collect()))
     }
 
-    /// Pins a service to a digest: the current one (`None`), or a retained one, which becomes a new publication.
-    pub(crate) fn pin(
-        &mut self,
-        service: &Arc<Service>,
-        digest: Option<&TarballDigest>,
-        change: &VersionChange,
-    ) -> Result<((), Vec<VisibleChange>), VersionChangeError> {
-        let (mut row, current) = self.expected(service, change)?;
-        let stays = current.filter(|current| digest.is_none_or(|digest| current.publication().digest == *digest));
-        let ended = if stays.is_some() { self.ended(&row, change.now)? } else { None };
-        let since = row.pin.as_ref().map_or(unix_milliseconds(change.now), |pin| pin.since);
-        let pin = Pin { since, author: change.author.clone() };
-        let mut shown = vec![Change::Pinned(pin.shown())];
-        row.pin = Some(pin);
-        match (stays, digest) {
-            (Some(current), _) => {
-                let is_again = ended.is_some();
-                let pinned = ended.unwrap_or(current);
-                if is_again {
-                    self.publish_again(&mut row, &pinned, change.now, change.author.clone());
-                }
-                self.lines.push(Line::pinned(&pinned, change.now, change.author.clone()));
-                self.put(row);
-                shown.push(if is_again { Change::Published(pinned) } else { Change::Current(pinned) });
-            }
-            (None, None) => return Err(VersionChangeError::NothingPublished(service.name.clone())),
-            (None, Some(digest)) => {
-                let retained = row.version(digest).cloned();
-                let not_retained = || VersionChangeError::NotRetained(service.name.clone(), *digest);
-                let retained = retained.ok_or_else(not_retained)?;
-                let version = parsed(&retained)?;
-                let (last, followed_ref) = (last_generation(&row, service), service.followed.to_string());
-                let (floor, now) = (self.rules.generation_floor, self.rules.clocks.bounded(change.now, Instant::now()));
-                let fields = decision::republished(version.fields(), &followed_ref, last, now, floor);
-                let descriptor = self.sign(fields)?;
-                let by = change.author.by.clone();
-                let StoredVersion { key, recipe, .. } = retained;
-                let version = StoredVersion::new(&descriptor, key, recipe, Why::RolledBack, by);
-                self.replace_current(row, &descriptor, version, change.now, change.author.clone());
-                self.lines.push(Line::pinned(&descriptor, change.now, change.author.clone()));
-                shown.push(Change::Published(descriptor));
-            }
-        }
-        Ok(((), shown.into_iter().map(|change| VisibleChange { service: service.clone(), change }).collect()))
-    }
-
-    /// Lets a service follow its ref again. Returns false if it was not pinned.
-    pub(crate) fn unpin(
-        &mut self,
-        service: &Arc<Service>,
-        change: &VersionChange,
-    ) -> Result<(bool, Vec<VisibleChange>), VersionChangeError> {
-        let (mut row, current) = self.expected(service, change)?;
-        let was_pinned = row.pin.take().is_some();
-        if was_pinned {
-            let line = current.map(|current| Line::unpinned(&current, change.now, change.author.clone()));
-            self.lines.extend(line);
-            self.put(row);
-        }
-        Ok((was_pinned, vec![VisibleChange { service: service.clone(), change: Change::Unpinned }]))
-    }
-
     /// Marks a service as moving to another repository. Returns what is published and defined there above; 0: nothing was
     /// here.
     pub(crate) fn withdraw(&mut self, service: &ServiceName, now: SystemTime) -> Result<Generation, PublishError> {
@@ -339,8 +280,9 @@ impl<'a> Draft<'a> {
         if had_version {
             let because = Author::origin("the service was deleted");
             if let Some(Ok(last)) = row.current.as_ref().map(StoredVersion::descriptor) {
-                self.staging_ended(&row, &last, now, because);
+                self.staging_ended(&row, &last, now, because.into());
             }
+            row.aborted = None;
             self.detach_staged(&mut row);
             self.dropped_versions += supersede(&mut row, None, now, self.rules.versions);
         }
@@ -382,17 +324,23 @@ impl<'a> Draft<'a> {
         descriptor: &Descriptor,
         version: StoredVersion,
         now: SystemTime,
-        because: Author,
+        because: impl Into<Because>,
     ) {
         self.detach_staged(&mut row);
-        self.supersede(&mut row, (descriptor, version), now, because);
+        self.supersede(&mut row, (descriptor, version), now, because.into());
         self.put(row);
     }
 
     /// Publishes the current version again, by this descriptor. Nothing is staged afterwards.
-    pub(crate) fn publish_again(&mut self, row: &mut Row, descriptor: &Descriptor, now: SystemTime, because: Author) {
+    pub(crate) fn publish_again(
+        &mut self,
+        row: &mut Row,
+        descriptor: &Descriptor,
+        now: SystemTime,
+        because: impl Into<Because>,
+    ) {
         if let Some(version) = row.current.as_ref().map(|current| current.with(descriptor)) {
-            self.supersede(row, (descriptor, version), now, because);
+            self.supersede(row, (descriptor, version), now, because.into());
         }
     }
 
@@ -402,8 +350,11 @@ impl<'a> Draft<'a> {
         row: &mut Row,
         (descriptor, version): (&Descriptor, StoredVersion),
         now: SystemTime,
-        because: Author,
+        because: Because,
     ) {
+        if row.current.as_ref().is_none_or(|before| before.digest != version.digest) {
+            row.aborted = None;
+        }
         self.lines.push(Line::published(descriptor, version.why, version.by.clone()));
         self.staging_ended(row, descriptor, now, because);
         row.generation = descriptor.publication().generation;

@@ -17,7 +17,7 @@ use super::draft::{BuiltContent, Change, Draft, VisibleChange, last_generation, 
 use super::retention::{trim, unstage};
 use crate::error::{PublishError, StageError, VersionChangeError};
 use crate::request::{Author, VersionChange};
-use crate::stored::history_line::Line;
+use crate::stored::history_line::{Because, Line, LineEvent};
 use crate::stored::row::{Retained, Row, Staging, StoredVersion, parsed, unix_milliseconds};
 
 /// What is to be staged.
@@ -79,6 +79,7 @@ impl Draft<'_> {
             return Err(StageError::InForce(service.name.clone()));
         }
         let mut ended = None;
+        let was_tip = row.staged.as_ref().is_some_and(|before| before.digest == digest && before.was_tip);
         let step = step(row.staged.as_ref(), &digest, &audience);
         let (now, floor) = (self.rules.clocks.bounded(change.now, Instant::now()), self.rules.generation_floor);
         let last = last_generation(&row, service);
@@ -102,8 +103,10 @@ impl Draft<'_> {
             in_force: again.as_ref().unwrap_or(current.fields()).publication.generation,
             since: unix_milliseconds(now),
             audience: Some(audience),
+            was_tip,
             author: change.author.clone(),
         });
+        row.aborted = None;
         row.generation = row.generation.max(staged);
         let is_again = again.is_some();
         let fields = with_staged(&row, again.unwrap_or_else(|| rewritten(&current)));
@@ -115,9 +118,10 @@ impl Draft<'_> {
             *version = version.with(&descriptor);
             self.lines.extend(is_again.then(|| Line::published(&descriptor, version.why, version.by.clone())));
         }
-        let line = |ended: Staging| Line::staging_ended(&descriptor, ended.digest, now, change.author.clone());
-        self.lines.extend(ended.map(line));
-        self.lines.push(Line::staged(&descriptor, digest, now, change.author.clone()));
+        let line =
+            |digest, event| Line::of_staged(&descriptor, digest, now, Because { event, author: change.author.clone() });
+        self.lines.extend(ended.map(|ended| line(ended.digest, LineEvent::StagingEnded)));
+        self.lines.push(line(digest, LineEvent::Staged));
         self.dropped_versions += trim(&mut row, self.rules.versions);
         self.put(row);
         let change = if is_again { Change::Published(descriptor) } else { Change::Revised(descriptor) };
@@ -147,19 +151,6 @@ impl Draft<'_> {
                 Ok(StoredVersion::new(&descriptor, candidate.key, recipe, candidate.stepped_back.into(), None))
             }
         }
-    }
-
-    /// Ends what is staged at an operator's request. Returns false if nothing was.
-    pub(crate) fn end_staging(
-        &mut self,
-        service: &Arc<Service>,
-        change: &VersionChange,
-    ) -> Result<(bool, Vec<VisibleChange>), VersionChangeError> {
-        let (mut row, _) = self.expected(service, change)?;
-        let Some(ended) = self.ended(&row, change.now)? else { return Ok((false, Vec::new())) };
-        self.publish_again(&mut row, &ended, change.now, change.author.clone());
-        self.put(row);
-        Ok((true, vec![VisibleChange { service: service.clone(), change: Change::Published(ended) }]))
     }
 
     /// Drops a retained version whose objects are lost. If it is staged, that ends.
@@ -270,8 +261,8 @@ impl Draft<'_> {
     }
 
     /// The history says who ended what is staged, and why. `descriptor`: what is in force then, or was at a deletion.
-    pub(crate) fn staging_ended(&mut self, row: &Row, descriptor: &Descriptor, now: SystemTime, because: Author) {
-        let line = |staged: &Staging| Line::staging_ended(descriptor, staged.digest, now, because);
+    pub(crate) fn staging_ended(&mut self, row: &Row, descriptor: &Descriptor, now: SystemTime, because: Because) {
+        let line = |staged: &Staging| Line::of_staged(descriptor, staged.digest, now, because);
         self.lines.extend(row.staged.as_ref().map(line));
     }
 

@@ -4,4 +4,5 @@ pub(crate) mod positions;
 pub(crate) mod queries;
 pub(crate) mod reloads;
 pub(crate) mod revision_name;
+pub(crate) mod rollout;
 pub mod verify;

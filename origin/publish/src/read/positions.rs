@@ -21,7 +21,7 @@ use crate::stored::history_line::{Line, LineEvent, Revision, ServiceLine, Tip, W
 #[derive(Debug, Default)]
 pub struct Positions {
     services: HashMap<ServiceName, Vec<Published>>,
-    /// At which lines services were pinned, and unpinned again.
+    /// At which lines services were pinned or something was staged, and when that ended.
     pins: HashMap<ServiceName, Vec<(usize, bool)>>,
     /// Tips at which a service did not publish anything, with their place among the lines.
     tips: Vec<(usize, Tip)>,
@@ -97,7 +97,11 @@ impl Positions {
             LineEvent::Published { digest, revision, why, .. } => (digest, revision, why),
             LineEvent::Pinned { .. } => return self.pins.entry(service).or_default().push((self.lines, true)),
             LineEvent::Unpinned { .. } => return self.pins.entry(service).or_default().push((self.lines, false)),
-            LineEvent::Staged(_) | LineEvent::StagingEnded(_) => return,
+            // As for a pin: which tips wait meanwhile is not known.
+            LineEvent::Staged(_) => return self.pins.entry(service).or_default().push((self.lines, true)),
+            LineEvent::StagingEnded(_) | LineEvent::Promoted(_) | LineEvent::Aborted(_) => {
+                return self.pins.entry(service).or_default().push((self.lines, false));
+            }
         };
         let all = self.services.entry(service).or_default();
         let parts = parts.into_iter().map(|part| (part.to, part.revision_id)).collect();

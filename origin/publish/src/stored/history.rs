@@ -34,7 +34,8 @@ const MOST_ACTS: usize = 20;
 /// What was done with a publication.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Act {
-    /// `pinned` or `unpinned`; `staged`: another version for some agents, or `staging-ended`.
+    /// `pinned` or `unpinned`; `staged`: another version for some agents, and `promoted`, `aborted`
+    /// or `staging-ended`.
     pub event: &'static str,
     /// When.
     pub at: Time,
@@ -222,6 +223,8 @@ impl Collected {
                 LineEvent::StagingEnded(StagingLine { at, digest, author }) => {
                     ("staging-ended", at, Some(digest), author)
                 }
+                LineEvent::Promoted(StagingLine { at, digest, author }) => ("promoted", at, Some(digest), author),
+                LineEvent::Aborted(StagingLine { at, digest, author }) => ("aborted", at, Some(digest), author),
                 LineEvent::Published { .. } => continue,
             };
             if entry.acts.len() < MOST_ACTS {

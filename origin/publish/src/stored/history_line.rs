@@ -120,8 +120,24 @@ pub(crate) enum LineEvent {
     },
     /// Over this publication, which stays in force.
     Staged(StagingLine),
-    /// With this publication.
+    /// By this publication.
     StagingEnded(StagingLine),
+    /// It is this publication now.
+    Promoted(StagingLine),
+    /// An operator, or the ref, went back from it to this publication.
+    Aborted(StagingLine),
+}
+
+/// Who ended what is staged, how and why.
+pub(crate) struct Because {
+    pub(crate) event: fn(StagingLine) -> LineEvent,
+    pub(crate) author: Author,
+}
+
+impl From<Author> for Because {
+    fn from(author: Author) -> Self {
+        Self { event: LineEvent::StagingEnded, author }
+    }
 }
 
 /// A staged version in a line.
@@ -199,17 +215,14 @@ impl Line {
         Self::of(descriptor, LineEvent::Unpinned { at: at.into(), author })
     }
 
-    pub(crate) fn staged(descriptor: &Descriptor, digest: TarballDigest, at: SystemTime, author: Author) -> Self {
-        Self::of(descriptor, LineEvent::Staged(StagingLine { at: at.into(), digest, author }))
-    }
-
-    pub(crate) fn staging_ended(
+    /// About a version that is staged, or was until then.
+    pub(crate) fn of_staged(
         descriptor: &Descriptor,
         digest: TarballDigest,
         at: SystemTime,
-        author: Author,
+        Because { event, author }: Because,
     ) -> Self {
-        Self::of(descriptor, LineEvent::StagingEnded(StagingLine { at: at.into(), digest, author }))
+        Self::of(descriptor, event(StagingLine { at: at.into(), digest, author }))
     }
 
     fn of(descriptor: &Descriptor, event: LineEvent) -> Self {

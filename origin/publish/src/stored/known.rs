@@ -53,6 +53,10 @@ pub(crate) struct KnownService {
     pub(crate) generation_for_all: Generation,
     /// See [`Row::has_unknown_audience`].
     pub(crate) has_unknown_audience: bool,
+    /// The staged version, if there is one.
+    pub(crate) staged: Option<KnownStaged>,
+    /// The key of what was staged and aborted.
+    pub(crate) aborted: Option<ContentKey>,
     pub(crate) current: Option<KnownVersion>,
     pub(crate) pin: Option<Pin>,
     pub(crate) retained: Vec<KnownRetained>,
@@ -69,6 +73,22 @@ pub(crate) struct KnownVersion {
     pub(crate) descriptor: Arc<Descriptor>,
     pub(crate) key: ContentKey,
     pub(crate) recipe: Option<ObjectDigest>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct KnownStaged {
+    pub(crate) key: ContentKey,
+    /// See [`Staging::was_tip`](super::row::Staging).
+    pub(crate) was_tip: bool,
+}
+
+/// What a tip does while something is staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhileStaged {
+    /// Nothing, and it is not built.
+    Waits,
+    /// It changes the row, from stored content.
+    Decides,
 }
 
 #[derive(Debug, Clone)]
@@ -133,6 +153,11 @@ impl KnownService {
             generation: row.generation,
             generation_for_all: row.generation_for_all(),
             has_unknown_audience: row.has_unknown_audience(),
+            staged: row.staged.as_ref().and_then(|staged| {
+                let key = row.version(&staged.digest)?.key;
+                Some(KnownStaged { key, was_tip: staged.was_tip })
+            }),
+            aborted: row.aborted.as_ref().map(|aborted| aborted.key),
             pin: row.pin.as_ref().map(row::Pin::shown),
             retained: retained.collect(),
             other_key: None,
@@ -163,6 +188,27 @@ impl KnownService {
     pub(crate) fn holds(&self) -> bool {
         let is_last = |current: &KnownVersion| current.descriptor.publication().generation == self.generation_for_all;
         !self.is_moving && self.current.as_ref().is_some_and(is_last)
+    }
+
+    /// Whether what is staged, or was and was aborted, is the `tip` of its ref, as far as that is known.
+    pub(crate) fn is_staged_tip(&self, tip: Option<ContentKey>) -> bool {
+        let staged = self.staged.as_ref().map(|staged| (staged.key, staged.was_tip));
+        let Some((key, was_tip)) = staged.or(self.aborted.map(|key| (key, false))) else { return false };
+        tip.map_or(was_tip, |tip| tip == key)
+    }
+
+    /// What a tip does that has this key and follows the same ref, while something is staged or was aborted. `None`: it is
+    /// published as always.
+    pub(crate) fn while_staged(&self, key: &ContentKey) -> Option<WhileStaged> {
+        if self.aborted.as_ref() == Some(key) {
+            return Some(WhileStaged::Waits);
+        }
+        let staged = self.staged.as_ref()?;
+        match () {
+            () if self.is_at(key) => staged.was_tip.then_some(WhileStaged::Decides),
+            () if staged.key == *key && !staged.was_tip => Some(WhileStaged::Decides),
+            () => Some(WhileStaged::Waits),
+        }
     }
 
     /// Whether the current content is known to have this key.

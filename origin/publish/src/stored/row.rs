@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
 use weir_protocol::staged::Audience;
 use weir_tarball::ContentKey;
 
@@ -35,6 +36,10 @@ pub(crate) struct Row {
     /// A later version that some agents get first. An origin of 0.1 drops it with the next write of the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) staged: Option<Staging>,
+    /// What was staged and aborted, until something else is staged or published: its content is not published by itself. An
+    /// origin of 0.1 drops it with the next write of the row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) aborted: Option<Aborted>,
     /// The operators' document of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) definition: Option<Definition>,
@@ -87,6 +92,23 @@ pub(crate) struct Staging {
     /// ends it when it begins to write the repository.
     #[serde(flatten)]
     pub(crate) audience: Option<Audience>,
+    /// The ref of the service has led to its content since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) was_tip: bool,
+    #[serde(flatten)]
+    pub(crate) author: Author,
+}
+
+/// A staged version that was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Aborted {
+    pub(crate) digest: TarballDigest,
+    #[serde(with = "content_key")]
+    pub(crate) key: ContentKey,
+    pub(crate) generation: Generation,
+    pub(crate) revision_id: RevisionId,
+    /// Unix milliseconds.
+    pub(crate) at: u64,
     #[serde(flatten)]
     pub(crate) author: Author,
 }
@@ -124,6 +146,7 @@ impl Row {
             pin: None,
             retained: Vec::new(),
             staged: None,
+            aborted: None,
             definition: None,
             is_moving: false,
         }

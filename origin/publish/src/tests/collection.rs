@@ -367,7 +367,7 @@ async fn collect_around_what_is_staged(steps: Vec<Step>) {
             }
             // What is in force cannot be staged.
             Step::Stage(number) => _ = staging::stage(&publisher, &shop_prod, number).await,
-            Step::EndStaging => _ = publisher.end_staging(&shop_prod, change).await.unwrap(),
+            Step::EndStaging => _ = publisher.abort(&shop_prod, change).await.unwrap(),
             Step::Pin => publisher.pin(&shop_prod, None, change).await.unwrap(),
             Step::Unpin => _ = publisher.unpin(&shop_prod, change).await.unwrap(),
             Step::Collect(after) => {
@@ -408,7 +408,7 @@ async fn what_was_staged_expires_once_that_has_ended() {
         collector.collect(hours).await;
     }
     assert!(has(&store, "1").await);
-    publisher.end_staging(&shop_prod, change("ann", 2)).await.unwrap();
+    publisher.abort(&shop_prod, change("ann", 2)).await.unwrap();
     for hours in [13, 18] {
         collector.collect(hours).await;
     }

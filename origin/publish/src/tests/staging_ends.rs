@@ -123,21 +123,22 @@ async fn the_history_says_who_staged_what_and_who_ended_it_and_why() {
     stage(&publisher, &shop_prod, 2).await.unwrap();
     stage(&publisher, &shop_prod, 3).await.unwrap();
     let author = Author { by: Some("bob".to_owned()), reason: Some("it breaks".to_owned()) };
-    publisher.end_staging(&shop_prod, VersionChange { expected: None, author, now: at(5) }).await.unwrap();
+    publisher.abort(&shop_prod, VersionChange { expected: None, author, now: at(5) }).await.unwrap();
     stage(&publisher, &shop_prod, 2).await.unwrap();
-    publish_number(&publisher, &shop_prod, 4).await;
+    publisher.promote(&shop_prod, change("ann", 6)).await.unwrap();
     let (ann, bob) = (Some("ann".to_owned()), Some("bob".to_owned()));
     let line =
         |event, number, by: &Option<String>, reason: &str| (event, Some(digest(number)), by.clone(), reason.to_owned());
     let expected = [
-        line("staging-ended", 2, &None, "another version was published for everybody"),
+        ("pinned", None, ann.clone(), String::new()),
+        line("promoted", 2, &ann, ""),
         line("staged", 2, &ann, ""),
-        line("staging-ended", 3, &bob, "it breaks"),
+        line("aborted", 3, &bob, "it breaks"),
         line("staged", 3, &ann, ""),
         line("staging-ended", 2, &ann, ""),
         line("staged", 2, &ann, ""),
     ];
     assert_eq!(acts(&publisher).await, expected);
     let history = publisher.queries.history(&shop(), &name("shop-prod"), None, 10).await.unwrap();
-    assert!(history.publications.iter().all(|listed| listed.entry.by.is_none()), "nobody pinned anything");
+    assert!(history.publications.iter().all(|listed| listed.entry.by.is_none()), "nobody rolled back");
 }
