@@ -35,6 +35,7 @@ pub mod reconcile;
 mod record_engine;
 mod running;
 mod shared_read;
+mod staging;
 mod start;
 mod starting;
 mod status;

@@ -27,6 +27,9 @@ const CONCURRENT_DIFFS: usize = 2;
 /// limit, because rollbacks are needed in emergencies.
 const CONCURRENT_ROLLBACKS: usize = 2;
 
+/// The most versions that are being built and staged; more wait.
+const CONCURRENT_STAGINGS: usize = 2;
+
 /// The longest wait for a permit.
 const PERMIT_WAIT: Duration = Duration::from_secs(10);
 
@@ -39,10 +42,11 @@ const REBUILD_WAIT: Duration = Duration::from_secs(60);
 /// Reads and changes versions. A change is completed even if the caller gives up.
 #[derive(Clone)]
 pub struct Versions {
-    catalog: Arc<Catalog>,
-    publisher: Arc<Publisher>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) publisher: Arc<Publisher>,
     diffs: Arc<Semaphore>,
     rollbacks: Arc<Semaphore>,
+    pub(crate) stagings: Arc<Semaphore>,
 }
 
 /// The operator of a change, and its precondition.
@@ -91,6 +95,17 @@ pub enum VersionError {
         /// The operator who rolled back to it.
         by: String,
     },
+    /// It cannot be staged now.
+    #[error("nothing was staged: {reason}")]
+    NotStageable {
+        /// The service.
+        service: ServiceName,
+        /// For operators.
+        reason: String,
+    },
+    /// Nothing is staged that could be promoted or given up.
+    #[error("nothing is staged of service `{0}`")]
+    NothingStaged(ServiceName),
     /// Another generation than the expected one is current.
     #[error("service `{service}` is not at the expected generation: another write came first")]
     GenerationConflict {
@@ -161,7 +176,7 @@ fn unread(error: PublishError) -> VersionError {
 }
 
 /// Waits for a permit.
-async fn acquire(permits: &Arc<Semaphore>, of: &'static str) -> Result<OwnedSemaphorePermit, VersionError> {
+pub(crate) async fn acquire(permits: &Arc<Semaphore>, of: &'static str) -> Result<OwnedSemaphorePermit, VersionError> {
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.clone().acquire_owned()).await;
     permit.map_err(|_| VersionError::Busy(of))?.map_err(|_| VersionError::Panicked)
 }
@@ -170,7 +185,8 @@ impl Versions {
     pub(crate) fn new(catalog: Arc<Catalog>, publisher: Arc<Publisher>, bounds: &Bounds) -> Self {
         let (diffs, rollbacks) =
             (bounds.semaphore("diffs", CONCURRENT_DIFFS), bounds.semaphore("rollbacks", CONCURRENT_ROLLBACKS));
-        Self { catalog, publisher, diffs, rollbacks }
+        let stagings = bounds.semaphore("stagings", CONCURRENT_STAGINGS);
+        Self { catalog, publisher, diffs, rollbacks, stagings }
     }
 
     /// A part of a service's history, the newest publications first: those before a generation, or from the newest
@@ -311,12 +327,16 @@ impl Versions {
         Ok(self.publisher.confirm(repository).await?)
     }
 
-    fn service(&self, name: &ServiceName) -> Result<Arc<Service>, VersionError> {
+    pub(crate) fn service(&self, name: &ServiceName) -> Result<Arc<Service>, VersionError> {
         self.catalog.service(name).ok_or_else(|| VersionError::NoSuchService(name.clone()))
     }
 
     /// The tar of a version, after rebuilding missing or damaged objects.
-    async fn readable(&self, service: &Arc<Service>, digest: &TarballDigest) -> Result<TarReader, VersionError> {
+    pub(crate) async fn readable(
+        &self,
+        service: &Arc<Service>,
+        digest: &TarballDigest,
+    ) -> Result<TarReader, VersionError> {
         let (version, lost) = match self.open(service, digest).await? {
             (_, Ok(tar)) => return Ok(tar),
             (version, Err(lost)) => (version, lost),
@@ -345,7 +365,7 @@ impl Versions {
 }
 
 impl ChangeRequest {
-    fn change(self) -> VersionChange {
+    pub(crate) fn change(self) -> VersionChange {
         let author = Author { by: self.by, reason: self.reason };
         VersionChange { expected: self.expected, author, now: SystemTime::now() }
     }

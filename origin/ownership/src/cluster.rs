@@ -47,6 +47,8 @@ pub struct Living {
     pub knows_shards: bool,
     /// See [`NodeRecord::knows_blobs`].
     pub knows_blobs: bool,
+    /// See [`NodeRecord::knows_staged`].
+    pub knows_staged: bool,
 }
 
 /// Whether this node takes a repository that has no living owner.
@@ -59,9 +61,9 @@ pub(super) enum Rank {
 
 impl Living {
     fn of(record: &NodeRecord) -> Self {
-        let NodeRecord { session, state, weight, knows_shards, knows_blobs, .. } = *record;
+        let NodeRecord { session, state, weight, knows_shards, knows_blobs, knows_staged, .. } = *record;
         let (url, zone, digests) = (record.url.clone(), record.zone.clone(), record.digests.clone());
-        Self { session, state, url, zone, weight, digests, knows_shards, knows_blobs }
+        Self { session, state, url, zone, weight, digests, knows_shards, knows_blobs, knows_staged }
     }
 }
 

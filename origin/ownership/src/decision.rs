@@ -126,6 +126,7 @@ mod tests {
             ended: Vec::new(),
             knows_shards: false,
             knows_blobs: false,
+            knows_staged: false,
         };
         let sent = cluster.now;
         cluster.view(others.iter().map(record).collect(), sent);

@@ -152,6 +152,7 @@ mod tests {
             ended: Vec::new(),
             knows_shards: false,
             knows_blobs: false,
+            knows_staged: false,
         }
     }
 

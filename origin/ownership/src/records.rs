@@ -67,6 +67,9 @@ pub struct NodeRecord {
     /// The node knows that descriptors reference blobs, and does not delete these. A node of 0.1 does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_blobs: bool,
+    /// The node keeps what is staged when it writes the row of a service. A node of 0.1 does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows_staged: bool,
 }
 
 /// Short digests of what all nodes of a cluster should have in common. A node of an earlier version has none.

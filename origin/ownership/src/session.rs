@@ -67,6 +67,7 @@ impl<V: Clone> Session<V> {
             ended: Vec::new(),
             knows_shards: true,
             knows_blobs: true,
+            knows_staged: true,
         };
         Self {
             timing: settings.timing.clone(),

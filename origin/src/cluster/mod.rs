@@ -83,6 +83,16 @@ impl Cluster {
         self.all(|member| member.knows_blobs)
     }
 
+    /// Why another owner could lose what is staged. `None`: all living members keep it.
+    pub(crate) fn loses_staged(&self) -> Option<String> {
+        let view = self.view();
+        if !(view.has_session && view.sees_members) {
+            return Some("this origin does not see the members of its cluster now".to_owned());
+        }
+        let former = view.others.values().find(|member| !member.knows_staged)?;
+        Some(format!("origin `{}` is of an earlier release, which loses what is staged: upgrade it", former.name))
+    }
+
     fn all(&self, knows: fn(&Member) -> bool) -> Arc<dyn Fn() -> bool + Send + Sync> {
         let view = self.view.clone();
         Arc::new(move || {

@@ -48,6 +48,7 @@ mod tests {
             digests: Digests::default(),
             knows_shards: true,
             knows_blobs: true,
+            knows_staged: true,
         }
     }
 

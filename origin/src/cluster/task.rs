@@ -429,11 +429,13 @@ impl Member {
             digests: settings.digests.clone(),
             knows_shards: true,
             knows_blobs: true,
+            knows_staged: true,
         }
     }
 
     fn living(name: &NodeName, living: &Living) -> Self {
-        let Living { session, state, url, zone, weight, digests, knows_shards, knows_blobs } = living.clone();
-        Self { name: name.clone(), url, zone, weight, state, session, digests, knows_shards, knows_blobs }
+        let Living { session, state, url, zone, weight, digests, knows_shards, knows_blobs, knows_staged } =
+            living.clone();
+        Self { name: name.clone(), url, zone, weight, state, session, digests, knows_shards, knows_blobs, knows_staged }
     }
 }

@@ -93,6 +93,8 @@ pub(crate) struct Member {
     pub(crate) knows_shards: bool,
     /// Deletes no blobs that descriptors reference.
     pub(crate) knows_blobs: bool,
+    /// Keeps what is staged when it writes the row of a service.
+    pub(crate) knows_staged: bool,
 }
 
 impl View {

@@ -34,7 +34,7 @@ impl Facts {
         struct Stated {
             reason: String,
         }
-        if matches!(route, Route::Rollback(_) | Route::Pin(_)) {
+        if matches!(route, Route::Rollback(_) | Route::Pin(_) | Route::Stage(_) | Route::Rollout(_)) {
             let stated = serde_json::from_slice::<Stated>(body).ok();
             self.given_reason = stated.map(|stated| {
                 let mut reason: String = stated.reason.chars().take(LONGEST_REASON).collect();
@@ -73,7 +73,7 @@ impl OperatorApi {
     pub(super) fn version_of(&self, route: &Route) -> Option<String> {
         let definitions = &self.catalog.snapshot().definitions;
         match route {
-            Route::Rollback(name) | Route::Pin(name) => {
+            Route::Rollback(name) | Route::Pin(name) | Route::Stage(name) | Route::Rollout(name) => {
                 Some(self.catalog.service(name)?.current()?.publication().digest.to_string())
             }
             Route::Service(name) => Some(version(&definitions.services.get(name)?.document)),

@@ -24,6 +24,7 @@ mod page;
 mod permissions;
 mod problems;
 mod repositories;
+mod rollout;
 mod route;
 mod services;
 mod validation;
@@ -67,6 +68,7 @@ use self::forward::{Answerer, DELIVERY_UNKNOWN};
 pub(crate) use self::metrics::OperatorMetrics;
 use self::page::no_keys;
 use self::permissions::Permissions;
+use self::rollout::{RolloutRequest, StageRequest};
 use self::route::{Action, Route};
 pub use self::route::{OperatorRequest, operator_requests};
 use self::validation::{Object, ParsedDocument};
@@ -338,6 +340,16 @@ impl OperatorApi {
                 }
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
+            (Route::Stage(name), _) => {
+                // It is as large as a build.
+                Box::pin(self.stage(name, StageRequest::parse(&body)?, by)).await?;
+                self.rollout(name).await
+            }
+            (Route::Rollout(name), Action::Post) => {
+                RolloutRequest::parse(&body)?.apply(&self.versions, name, by).await?;
+                self.rollout(name).await
+            }
+            (Route::Rollout(name), _) => self.rollout(name).await,
             (Route::DryRun(name), _) => self.dry_run(name, &head, body).await,
             (Route::Agents, _) => self.entries::<Agent>(&head).await,
             (Route::Agent(name), _) => self.entry::<AgentConfig>(name, action, &head, body).await,

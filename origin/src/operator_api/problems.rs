@@ -209,6 +209,12 @@ impl From<VersionError> for Problem {
             VersionError::RolledBack { .. } => {
                 Self::new(S::CONFLICT, "already-rolled-back", "The service is rolled back already", detail)
             }
+            VersionError::NotStageable { service, .. } => {
+                Self::new(S::CONFLICT, "not-stageable", "It cannot be staged", detail).about("service", &service)
+            }
+            VersionError::NothingStaged(service) => {
+                Self::new(S::CONFLICT, "nothing-staged", "Nothing is staged", detail).about("service", &service)
+            }
             VersionError::GenerationConflict { .. } | VersionError::Withdrawn(_) => {
                 Self::new(S::CONFLICT, "lost-update", "The object was changed meanwhile", detail)
             }

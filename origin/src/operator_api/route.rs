@@ -77,6 +77,10 @@ requests! {
     Rollback(service: ServiceName) = ["services" / service / "rollback"] "rollback" about Service(service) { Post Deliver },
     /// Pins and unpins it.
     Pin(service: ServiceName) = ["services" / service / "pin"] "pin" about Service(service) { Put Deliver, Delete Deliver },
+    /// Publishes a version for some agents first.
+    Stage(service: ServiceName) = ["services" / service / "stage"] "stage" about Service(service) { Post Deliver },
+    /// What is staged; promotes it, or gives it up.
+    Rollout(service: ServiceName) = ["services" / service / "rollout"] "rollout" about Service(service) { Read View, Post Deliver },
     /// Lists its next tarball.
     DryRun(service: ServiceName) = ["services" / service / "dry-run"] "dry_run" about Service(service) { DryRun Define },
     /// All agents with an entry.
@@ -270,7 +274,7 @@ mod tests {
     proptest! {
         #[test]
         fn paths_round_trip(
-            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|batch|fleet|edges|members|whoami)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin)){0,4}"
+            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|batch|fleet|edges|members|whoami)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin|stage|rollout)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);

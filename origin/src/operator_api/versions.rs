@@ -3,6 +3,7 @@
 use http::Response;
 use http::request::Parts;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
@@ -93,15 +94,8 @@ impl VersionRequest {
         if body.is_empty() {
             return Ok(Self::default());
         }
-        let request: Self = weir_protocol::json::from_slice(body)
-            .map_err(|error| Problem::malformed(format!("the body: {}.", explained(&error))))?;
-        if request.reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON_BYTES) {
-            return Err(Problem::malformed(format!("`reason` has more than {MAX_REASON_BYTES} bytes.")));
-        }
-        if request.reason.as_ref().is_some_and(|reason| !is_plain(reason)) {
-            let detail = "`reason` has a line break or a character that is not shown, such as one that changes the direction of text.";
-            return Err(Problem::malformed(detail));
-        }
+        let request: Self = parsed(body)?;
+        check_reason(request.reason.as_deref())?;
         if request.digest.is_some() && request.revision.is_some() {
             return Err(Problem::malformed("name either `digest` or `revision`."));
         }
@@ -161,6 +155,23 @@ impl VersionRequest {
         versions.unpin(name, self.change(by)).await?;
         Ok(())
     }
+}
+
+/// Parses a body.
+pub(super) fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    weir_protocol::json::from_slice(body)
+        .map_err(|error| Problem::malformed(format!("the body: {}.", explained(&error))))
+}
+
+pub(super) fn check_reason(reason: Option<&str>) -> Result<(), Problem> {
+    if reason.is_some_and(|reason| reason.len() > MAX_REASON_BYTES) {
+        return Err(Problem::malformed(format!("`reason` has more than {MAX_REASON_BYTES} bytes.")));
+    }
+    if reason.is_some_and(|reason| !is_plain(reason)) {
+        let detail = "`reason` has a line break or a character that is not shown, such as one that changes the direction of text.";
+        return Err(Problem::malformed(detail));
+    }
+    Ok(())
 }
 
 fn bounded(key: &str, value: &str, most: usize) -> Result<usize, QueryError> {

@@ -15,6 +15,7 @@ use weir_source::Service;
 use weir_upstream::RepositoryConfig;
 
 use super::bundles;
+use super::pipeline::Pipeline;
 use super::rebuild::RebuildRequest;
 use super::repository::Repository;
 use super::state::RepositoryState;
@@ -66,6 +67,7 @@ pub(crate) struct Handover {
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(super) repository: Arc<Repository>,
+    pub(super) pipeline: Pipeline,
     pub(super) state: watch::Receiver<RepositoryState>,
     pub(super) rebuilds: mpsc::Sender<Box<RebuildRequest>>,
     pub(super) revisions: watch::Receiver<Vec<RevisionSeen>>,

@@ -61,8 +61,17 @@ pub(crate) fn start(
         signals: repository.signals.clone(),
     };
     context.part_sources.insert(repository.name.clone(), part_source);
+    let instant = |until: SystemTime| Some(Instant::now() + until.duration_since(SystemTime::now()).ok()?);
+    let poller = Arc::new(Poller {
+        repository: repository.clone(),
+        services: service_updates.clone(),
+        state: state.clone(),
+        limiter,
+    });
+    let pipeline = Pipeline::new(poller.clone(), lfs_held_until.and_then(instant));
     let handle = Handle {
         repository: repository.clone(),
+        pipeline: pipeline.clone(),
         state: state.subscribe(),
         rebuilds: rebuild_sender,
         revisions,
@@ -72,15 +81,12 @@ pub(crate) fn start(
         terminated: Terminated::default(),
         config: Arc::new(config_sender),
     };
-    let instant = |until: SystemTime| Some(Instant::now() + until.duration_since(SystemTime::now()).ok()?);
     if let Some(until) = held_until.and_then(instant) {
         schedule.hold_until(until);
     }
-    let (watching, watched_state) = (repository.clone(), state.subscribe());
+    let (watching, watched_state) = (repository, state.subscribe());
     let watch_refs =
         watched.map(|path| Box::pin(async move { ref_watch::follow(&watching, path, watched_state).await }));
-    let poller = Arc::new(Poller { repository, services: service_updates.clone(), state, limiter });
-    let pipeline = Pipeline::new(poller.clone(), lfs_held_until.and_then(instant));
     let worker = Worker::new(poller, services, pipeline, schedule, revision_sender);
     let inputs = Inputs { config_updates, service_updates, rebuild_requests };
     // Boxed, because a task is as large as everything that it ever moves.

@@ -60,6 +60,7 @@ mod recovery;
 mod refs;
 mod refused_documents;
 mod registry_server;
+mod rollouts;
 mod scheduling;
 mod service_names;
 mod several_operators;
