@@ -19,6 +19,7 @@ mod not_known;
 mod output;
 mod patch;
 mod pin;
+mod rollout;
 mod status;
 mod table;
 mod text;
@@ -79,6 +80,17 @@ pub enum ClientCommand {
     #[command(after_long_help = deliver::ROLLBACK_EXAMPLES)]
     Rollback(deliver::RollbackArguments),
 
+    /// Try a version on some agents, while all others keep what is published
+    #[command(after_long_help = rollout::STAGE_EXAMPLES)]
+    Stage(rollout::StageArguments),
+
+    /// Show, publish for all or give up what is staged
+    Rollout {
+        /// What to do.
+        #[command(subcommand)]
+        command: rollout::RolloutCommand,
+    },
+
     /// Hold a service at the version that is published
     Pin(deliver::ServiceArguments),
 
@@ -131,6 +143,8 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
             ClientCommand::History(arguments) => history::list(&arguments).await,
             ClientCommand::Diff(arguments) => history::diff(&arguments).await,
             ClientCommand::Rollback(arguments) => deliver::roll_back(&arguments).await,
+            ClientCommand::Stage(arguments) => rollout::stage(&arguments).await,
+            ClientCommand::Rollout { command } => rollout::run(&command).await,
             ClientCommand::Pin(arguments) => deliver::pin(&arguments).await,
             ClientCommand::Unpin(arguments) => deliver::unpin(&arguments).await,
             ClientCommand::Refresh(arguments) => deliver::refresh(&arguments).await,

@@ -95,6 +95,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | the text of a file in a diff | {origin/src/diff.rs MAX_TEXT_BYTES} |  | the file is named without it |
 | all texts of a diff | {origin/src/diff.rs MAX_TEXTS_BYTES} |  | further files are named without it |
 | rollbacks | {origin/src/versions.rs CONCURRENT_ROLLBACKS} | `rollbacks` | they wait 10 s, then 503 |
+| versions that are built and staged | {origin/src/versions.rs CONCURRENT_STAGINGS} | `stagings` | they wait 10 s, then 503 |
 | deliveries of webhooks | {origin/src/operator_api/webhook.rs MAX_DELIVERIES} | `deliveries` | they wait 5 s, then 429 |
 | more of them for repositories of which one was authentic since the start, one at a time for each | {origin/src/operator_api/webhook.rs RESERVED_DELIVERIES} | `reserved_deliveries` | they wait 5 s, then 429 |
 | deliveries from one address (IPv6: from one /64) | {origin/src/operator_api/webhook.rs MAX_DELIVERIES_PER_SOURCE} |  | 429. Metric: `weir_origin_webhooks_total`, result `source_limited` |

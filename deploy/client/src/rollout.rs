@@ -1,0 +1,206 @@
+//! `weir stage` and `weir rollout`: a version for some agents first, and what becomes of it.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::{Value, json};
+use weir_runtime::output::print;
+
+use crate::connection::ConnectionArguments;
+use crate::http::{Client, Query};
+use crate::kind::Kind;
+use crate::output::{Format, OutputArguments, pretty};
+use crate::table::Table;
+use crate::text::{Clock, counted, revision, text};
+
+pub(crate) const STAGE_EXAMPLES: &str = "\
+Examples:
+  weir stage shop-prod 4f2a9c1d5e6b7a8091a2b3c4d5e6f708192a3b4c -l ring=canary --reason CHG-7
+  weir stage shop-prod feature-x --agent 'eu-*' --agent test-1   the tip of a branch
+  weir stage shop-prod v1.5.0-rc1 -l ring=canary --percent 10    a tag, for canaries and a tenth of all
+
+The commit is checked as what the service follows, and built. Everybody else keeps what is published, and later commits wait.
+`weir rollout promote` publishes it for all; `weir rollout abort` gives it up.";
+
+/// What to stage, and for whom.
+#[derive(Debug, Args)]
+pub struct StageArguments {
+    /// The service
+    service: String,
+    /// A branch, a tag, a whole commit, or what `weir rollback` takes
+    revision: String,
+    /// For agents with this label; may be repeated, for agents with all of them
+    #[arg(short, long, value_name = "KEY=VALUE", required_unless_present_any = ["agent", "percent"])]
+    label: Vec<String>,
+    /// Also for agents with such a name; may be repeated
+    #[arg(short, long, value_name = "PATTERN")]
+    agent: Vec<String>,
+    /// Also for this part of all agents, 1 to 100
+    #[arg(long, value_name = "N")]
+    percent: Option<u8>,
+    /// Why, for the history and the log: at most 256 bytes
+    #[arg(long)]
+    reason: Option<String>,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+/// What to do with a staged version.
+#[derive(Debug, Subcommand)]
+pub enum RolloutCommand {
+    /// Show what is staged, and what the agents do that get it
+    Status(StatusArguments),
+    /// Publish it for all. If the ref of the service leads elsewhere, the service is pinned to it
+    Promote(EndArguments),
+    /// Give it up: its agents return to what is published
+    Abort(EndArguments),
+}
+
+/// Whose staged version to show.
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    /// The service
+    service: String,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+/// Whose staged version to promote, or to give up.
+#[derive(Debug, Args)]
+pub struct EndArguments {
+    /// The service
+    service: String,
+    /// Why, for the history and the log: at most 256 bytes
+    #[arg(long)]
+    reason: Option<String>,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
+    let StageArguments { service, revision: wanted, label, agent, percent, reason, .. } = arguments;
+    let client = Client::new(&arguments.connection)?;
+    let pair = |label: &String| {
+        let (key, value) = label.split_once('=').with_context(|| format!("`--label {label}`: write KEY=VALUE"))?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    let labels: BTreeMap<_, _> = label.iter().map(pair).collect::<anyhow::Result<_>>()?;
+    let by_labels = (!labels.is_empty()).then(|| json!({ "labels": labels }));
+    let selectors: Vec<_> = by_labels.into_iter().chain(agent.iter().map(|agent| json!({ "agents": agent }))).collect();
+    let body = json!({ "revision": wanted, "for": selectors, "percent": percent, "reason": reason });
+    let path = format!("{}/stage", Kind::Service.path(service)?);
+    let (_, rollout) = client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
+    print(format_args!(
+        "{} of {service} is staged over {}. `weir rollout status {service}` shows who has it; `weir rollout promote {service}` \
+         publishes it for all, and `abort` gives it up.",
+        revision(&rollout["to"]),
+        revision(&rollout["from"])
+    ))?;
+    Ok(())
+}
+
+pub(crate) async fn run(command: &RolloutCommand) -> anyhow::Result<()> {
+    match command {
+        RolloutCommand::Status(arguments) => status(arguments).await,
+        RolloutCommand::Promote(arguments) => {
+            end(arguments, "promote").await?;
+            let service = &arguments.service;
+            Ok(print(format_args!(
+                "{service} is published for all. `weir describe service {service}` says if it is pinned."
+            ))?)
+        }
+        RolloutCommand::Abort(arguments) => {
+            let rollout = end(arguments, "abort").await?;
+            let (service, to, from) = (&arguments.service, revision(&rollout["to"]), revision(&rollout["from"]));
+            Ok(print(format_args!("{to} of {service} is given up: its agents return to {from}."))?)
+        }
+    }
+}
+
+async fn end(arguments: &EndArguments, action: &str) -> anyhow::Result<Value> {
+    let client = Client::new(&arguments.connection)?;
+    let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
+    let body = json!({ "action": action, "reason": arguments.reason });
+    Ok(client.send(Method::POST, &path, &Query::new(), Some(&body)).await?.1)
+}
+
+async fn status(arguments: &StatusArguments) -> anyhow::Result<()> {
+    let (client, output) = (Client::new(&arguments.connection)?, &arguments.output);
+    let rollout = client.get(&format!("{}/rollout", Kind::Service.path(&arguments.service)?), &Query::new()).await?;
+    if output.output == Format::Json {
+        return Ok(print(pretty(&rollout))?);
+    }
+    Ok(print(shown(&arguments.service, &rollout, output.clock()))?)
+}
+
+/// What is staged, in words, and the agents that cannot take it.
+fn shown(service: &str, rollout: &Value, clock: Clock) -> String {
+    let (to, from) = (revision(&rollout["to"]), revision(&rollout["from"]));
+    let (by, since) = (text(&rollout["by"]), clock.ago(&rollout["since"]));
+    let reason = rollout["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+    match rollout["state"].as_str() {
+        Some("none") => return format!("nothing is staged of {service}"),
+        Some("aborted") => {
+            return format!("{to} of {service} was given up by {by}, {since}{reason}\nEverybody gets {from}.");
+        }
+        _ => {}
+    }
+    let percent = rollout["percent"].as_u64().map(|percent| format!("{percent} % of all agents"));
+    let selectors = rollout["for"].as_array().into_iter().flatten().map(|selector| {
+        [&selector["agents"], &selector["labels"]]
+            .into_iter()
+            .filter(|it| !it.is_null())
+            .map(text)
+            .collect::<Vec<_>>()
+            .join(" with ")
+    });
+    let who = selectors.chain(percent).collect::<Vec<_>>().join(", ");
+    let counts = &rollout["stages"][0];
+    let [done, failed, silent] = ["done", "failed", "silent"].map(|key| text(&counts[key]));
+    let mut lines = format!(
+        "{to} of {service} is staged over {from} by {by}, {since}{reason}\nFor {who}: {}, {done} done, {failed} failed, {silent} silent",
+        counted(&counts["expected"], "agent")
+    );
+    let mut table = Table::new(&["AGENT", "PROBLEM", "TEXT"]);
+    for agent in rollout["agents"].as_array().into_iter().flatten() {
+        table.row(["agent", "problem", "text"].map(|key| text(&agent[key])));
+    }
+    let agents = table.fitting_the_terminal().render("");
+    if !agents.is_empty() {
+        lines += &format!("\n\n{agents}");
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_says_what_is_staged_for_whom_and_who_cannot_take_it() {
+        let clock = Clock::new(true);
+        assert_eq!(shown("shop", &json!({ "state": "none" }), clock), "nothing is staged of shop");
+        let (to, from) = (json!({ "commit": "b".repeat(40) }), json!({ "commit": "a".repeat(40) }));
+        let mut rollout = json!({
+            "state": "running", "to": to, "from": from, "since": "2026-01-02T03:04:05Z", "by": "ann", "reason": "CHG-7",
+            "for": [{ "labels": { "ring": "canary" } }, { "agents": "eu-*", "labels": { "zone": "b" } }], "percent": 10,
+            "stages": [{ "expected": 3, "done": 1, "failed": 1, "silent": 0 }],
+            "agents": [{ "agent": "eu-1", "problem": "hook-failed", "text": "exit 1" }],
+        });
+        let expected = "\
+bbbbbbbbbbbb of shop is staged over aaaaaaaaaaaa by ann, 2026-01-02T03:04:05Z: CHG-7
+For ring=canary, eu-* with zone=b, 10 % of all agents: 3 agents, 1 done, 1 failed, 0 silent
+
+AGENT  PROBLEM      TEXT
+eu-1   hook-failed  exit 1";
+        assert_eq!(shown("shop", &rollout, clock), expected);
+        rollout["state"] = json!("aborted");
+        let expected =
+            "bbbbbbbbbbbb of shop was given up by ann, 2026-01-02T03:04:05Z: CHG-7\nEverybody gets aaaaaaaaaaaa.";
+        assert_eq!(shown("shop", &rollout, clock), expected);
+    }
+}
