@@ -215,6 +215,38 @@ fn an_operator_of_one_service_sees_its_agents(trial: &Trial) -> anyhow::Result<(
     Ok(())
 }
 
+/// A commit of another branch is staged for the only agent, given up, and then published for all.
+fn a_commit_is_tried_first(trial: &Trial, published: &str) -> anyhow::Result<()> {
+    trial.upstream.git(["checkout", "--quiet", "-b", "next"])?;
+    trial.upstream.write("version", "next")?;
+    let next = trial.upstream.commit_and_push("next")?;
+    trial.upstream.git(["checkout", "--quiet", "main"])?;
+    trial.succeeds("refresh shop")?;
+    assert!(trial.fails("stage shop none-such -l ring=canary", 1)?.contains("step resolve"));
+    assert!(trial.fails("stage shop next", 2)?.contains("--label"));
+    assert_eq!(trial.succeeds("rollout status shop")?, "nothing is staged of shop\n");
+    // The origin fetches the branch with its next poll, and the edge reports within seconds.
+    trial.until("stage shop next -l ring=canary --reason CHG-7", &next[..12])?;
+    trial.until("rollout status shop", "1 agent, 1 done")?;
+    assert_eq!(trial.has().as_deref(), Some("next"));
+    assert!(trial.succeeds("get services")?.contains(&published[..12]), "everybody else has what is published");
+    trial.succeeds("rollout abort shop --reason slow")?;
+    trial.until("fleet -s shop", &published[..12])?;
+    assert_eq!(trial.has().as_deref(), Some("2"));
+    assert!(trial.succeeds("rollout status shop")?.contains("given up by token"));
+
+    // Not for agents with another label.
+    trial.succeeds("stage shop next -l ring=stable")?;
+    trial.until("rollout status shop", "0 agents")?;
+    trial.succeeds("rollout promote shop")?;
+    trial.succeeds(&format!("wait shop {next} --timeout 120s"))?;
+    assert_eq!(trial.has().as_deref(), Some("next"));
+    assert!(trial.succeeds("get services")?.contains("pinned"));
+    assert!(trial.succeeds("history shop")?.contains("promoted"));
+    trial.succeeds("unpin shop")?;
+    trial.succeeds(&format!("wait shop {published} --timeout 120s")).map(drop)
+}
+
 fn all_take_part(trial: &Trial) -> anyhow::Result<()> {
     let members = trial.succeeds("get members -o wide")?;
     assert!(members.contains("active") && members.contains("shop"), "{members}");
@@ -358,6 +390,7 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     }
     trial.succeeds("refresh shop")?;
 
+    a_commit_is_tried_first(&trial, &second)?;
     a_hook_fails(&trial, &second)?;
     an_operator_of_one_service_sees_its_agents(&trial)?;
 
