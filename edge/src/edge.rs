@@ -302,11 +302,12 @@ fn peer_api(
 }
 
 fn admin(config: &Config, status: &Arc<Status>, registry: &Registry, drain: &Drain) -> anyhow::Result<Admin> {
-    let (ready, shown) = (status.clone(), status.clone());
+    let (ready, shown, summed) = (status.clone(), status.clone(), status.clone());
+    let gathered = registry.clone();
     Ok(Admin {
         registry: registry.clone(),
         ready: Arc::new(move || ready.readiness()),
-        page: Some(operator_api::page()),
+        page: Some((operator_api::page(), Arc::new(move || summed.summary(&gathered.gather())))),
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         metrics_token: metrics_token(config.admin.metrics_token_file.as_deref())?,
         drain: drain.clone(),

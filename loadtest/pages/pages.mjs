@@ -1,6 +1,6 @@
 // pages.mjs BINARIES FOLDER: run.sh says what it does.
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import puppeteer from 'puppeteer-core';
 import { Site, TOKEN, WRITTEN, until } from './site.mjs';
@@ -30,7 +30,7 @@ async function open(address) {
   page.on('dialog', (dialog) => { page.unexpected.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
   page.on('request', (request) => {
     page.requests += 1;
-    if (!request.url().startsWith(address) && !request.url().startsWith('data:')) page.unexpected.push(request.url());
+    if (!request.url().startsWith(address) && !/^(data|about):/.test(request.url())) page.unexpected.push(request.url());
   });
   await page.goto(address);
   return page;
@@ -155,6 +155,23 @@ async function edgeIsLost(page) {
   check('the edge is killed, and the page says so, until it is back');
 }
 
+async function theOrigin() {
+  const page = await open(`http://127.0.0.1:${site.originAdmin}/`);
+  await says(page, '#state', /^Ready: nothing about this origin needs attention\.$/);
+  const published = (await site.ask('/status', site.originAdmin)).services[0].published;
+  await says(page, '#services', new RegExp(`shop-prod\\s+following\\s+${published.commit.slice(0, 12)}\\s+${published.digest.slice(0, 15)}`));
+  await says(page, '#members-words', /^This origin is not in a cluster\.$/);
+  await look(page, 'origin-ready');
+  renameSync(site.path('upstream'), site.path('away'));
+  await says(page, '#state', /^Needs attention: /);
+  await says(page, '#repositories', /shop\s+unhealthy/);
+  await look(page, 'origin-without-upstream');
+  renameSync(site.path('away'), site.path('upstream'));
+  await says(page, '#state', /^Ready: /);
+  check('an upstream is away, and the page of the origin says so, until it is back');
+  return page;
+}
+
 async function signIn() {
   const page = await open(`http://127.0.0.1:${site.secondAdmin}/`);
   page.isOutage = true;
@@ -189,10 +206,11 @@ try {
   await byKeyboard(page);
   await nobodyLooks(page);
   await hookFails(page);
-  const other = await signIn();
+  const others = [await signIn(), await theOrigin()];
+  for (const one of others) await one.goto('about:blank');
   await originIsLost(page);
   await edgeIsLost(page);
-  assert.deepEqual([...page.unexpected, ...other.unexpected], []);
+  assert.deepEqual([page, ...others].flatMap((one) => one.unexpected), []);
   check('no message on the console, no error, no request to another host');
 } catch (error) {
   console.error(`FAIL ${error.stack}\n${site.logs()}`);

@@ -14,7 +14,7 @@ export class Site {
     this.folder = mkdtempSync(join(tmpdir(), 'weir-pages-'));
     // Below those of outgoing connections.
     const base = 20000 + (process.pid % 2000) * 6;
-    [this.origin, this.edge, this.admin, this.second, this.secondAdmin] = [0, 1, 2, 3, 4].map((n) => base + n);
+    [this.origin, this.edge, this.admin, this.second, this.secondAdmin, this.originAdmin] = [0, 1, 2, 3, 4, 5].map((n) => base + n);
     this.running = new Map();
     this.git('init', '--quiet', '--initial-branch=main', this.path('upstream'));
     this.commit('one');
@@ -22,6 +22,7 @@ export class Site {
     this.write('operator-token', TOKEN);
     this.write('origin.toml', `name = "origin-1"
 listen = "127.0.0.1:${this.origin}"
+admin_listen = "127.0.0.1:${this.originAdmin}"
 data_dir = "origin-data"
 tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
 repository = [{ name = "shop", url = "${this.path('upstream')}", poll_interval = "1s", min_poll_interval = "1s" }]
@@ -89,7 +90,7 @@ ${rest}
   logs() {
     return [...this.running].map(([name, { log }]) => `== ${name}\n${Buffer.concat(log).toString().split('\n').slice(-15).join('\n')}`).join('\n');
   }
-  async ask(path) { return (await fetch(`http://127.0.0.1:${this.admin}${path}`)).json(); }
+  async ask(path, port = this.admin) { return (await fetch(`http://127.0.0.1:${port}${path}`)).json(); }
 }
 
 // Waits for a condition, as its own time needs.

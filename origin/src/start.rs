@@ -14,11 +14,11 @@ use tokio::task::spawn_blocking;
 use weir_git::mirror;
 use weir_ownership::Event;
 use weir_protocol::descriptor::Generation;
-use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_publish::{
     Collector, Options, PublishError, PublishMetrics, Publisher, Signer, Started, StoredDefinitions, Validity,
 };
-use weir_runtime::admin::{self, Readiness, STATUS_SOCKET};
+use weir_runtime::admin::{self, STATUS_SOCKET};
 use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::last_reload::LastReload;
 use weir_runtime::process_metrics;
@@ -29,9 +29,7 @@ use weir_upstream::DataDir;
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
-use crate::cluster::{
-    self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, digests, ensure_proved,
-};
+use crate::cluster::{Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, digests, ensure_proved};
 use crate::config::Config;
 use crate::edge_api::{EdgeApi, Events, InCluster, PartStatements};
 use crate::event_log::EventLog;
@@ -47,9 +45,9 @@ use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::Context;
 use crate::record_engine::open_records;
 use crate::running::Running;
-use crate::starting::{Shown, Starting};
+use crate::starting::Starting;
 use crate::versions::Versions;
-use crate::{access, deltas, disk_watch, fleet_gauges, last_seen, part_news, status};
+use crate::{access, deltas, disk_watch, fleet_gauges, last_seen, part_news, shown};
 
 /// This origin in its cluster, and the task that drives it.
 type Joining = (Cluster, Membership);
@@ -175,7 +173,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let node = node_health((&publisher, lost_definitions), joined.clone(), certificates.clone(), &metrics, disk);
     let (shown, reloads) = (catalog.clone(), last_reload.clone());
     let ready = Box::new(move || readiness(&shown, node()).degraded_by(reloads.refused()));
-    starting.ends(Shown { ready, status: status_of(config.name.clone(), begun, catalog.clone(), joined) });
+    starting.ends(shown::shown(config.name.clone(), begun, catalog.clone(), joined, ready));
 
     let members = cluster.as_ref().map(|(_, client)| client.clone());
     let reported = (metrics.clone(), last_reload.clone());
@@ -481,20 +479,4 @@ fn node_health(
             differing_members: view.as_ref().map_or(0, |view| view.differing().count()),
         }
     }
-}
-
-/// The document of `/status`.
-fn status_of(
-    name: NodeName,
-    begun: SystemTime,
-    catalog: Arc<Catalog>,
-    cluster: Option<Cluster>,
-) -> Box<dyn Fn(Readiness) -> serde_json::Value + Send + Sync> {
-    Box::new(move |readiness| {
-        let mut status = status::status(&name, begun, &catalog, readiness);
-        if let Some(cluster) = &cluster {
-            status["cluster"] = cluster::status(&cluster.view());
-        }
-        status
-    })
 }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use prometheus::Registry;
-use serde_json::json;
+use prometheus::proto::MetricFamily;
+use serde_json::Value;
 use weir_protocol::name::NodeName;
-use weir_runtime::admin::{Admin, Readiness, StatusDocument};
+use weir_runtime::admin::{Admin, Readiness, StatusDocument, Summary as Summarized};
 use weir_runtime::operator_token::OperatorToken;
+use weir_runtime::page::Page;
 use weir_runtime::shutdown::Drain;
 
 use crate::status;
@@ -27,8 +29,12 @@ pub(crate) struct Starting {
     started: Arc<OnceLock<Shown>>,
 }
 
+/// Adds to the head of `/status`, with the metrics of now.
+type Summary = Box<dyn Fn(Value, &[MetricFamily]) -> Value + Send + Sync>;
+
 /// What an origin says of itself.
 pub(crate) struct Shown {
+    pub(crate) summary: Summary,
     pub(crate) ready: Box<dyn Fn() -> Readiness + Send + Sync>,
     pub(crate) status: Box<dyn Fn(Readiness) -> serde_json::Value + Send + Sync>,
 }
@@ -40,9 +46,12 @@ impl Starting {
 
     /// The admin listener: of the start, and then of what has started.
     pub(crate) fn admin(&self, registry: Registry, metrics_token: Option<Arc<OperatorToken>>, drain: &Drain) -> Admin {
-        let (ready, status) = (self.clone(), self.clone());
+        let (ready, status, summary) = (self.clone(), self.clone(), self.clone());
         let (ready, status) = (Arc::new(move || ready.readiness()), Arc::new(move |_: &str| status.status()));
-        Admin { registry, ready, status, page: None, metrics_token, drain: drain.clone() }
+        let gathered = registry.clone();
+        let page = Page::new(include_str!("page/origin.html"), include_str!("page/origin.js"));
+        let page: (Page, Summarized) = (page, Arc::new(move || summary.summary(&gathered)));
+        Admin { registry, ready, status, page: Some(page), metrics_token, drain: drain.clone() }
     }
 
     /// The origin has started.
@@ -94,12 +103,15 @@ impl Starting {
         if let Some(shown) = self.started.get() {
             return Ok((shown.status)(readiness));
         }
-        let (ready, reasons) = readiness.into_parts();
-        let started = status::time(self.begun);
-        let version = env!("CARGO_PKG_VERSION");
-        Ok(
-            json!({ "role": "origin", "name": self.name, "version": version, "started": started, "ready": ready, "reasons": reasons }),
-        )
+        Ok(status::head(&self.name, self.begun, readiness))
+    }
+
+    fn summary(&self, registry: &Registry) -> Value {
+        let head = status::head(&self.name, self.begun, self.readiness());
+        match self.started.get() {
+            Some(shown) => (shown.summary)(head, &registry.gather()),
+            None => head,
+        }
     }
 
     fn waits_for(&self) -> MutexGuard<'_, String> {
@@ -109,6 +121,8 @@ impl Starting {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -138,7 +152,11 @@ mod tests {
             assert_eq!(starting.readiness(), Readiness::NotReady(vec!["the origin is starting".to_owned()]));
         }
         let ready = Box::new(|| Readiness::Ready);
-        starting.ends(Shown { ready, status: Box::new(|readiness| json!({ "ready": readiness == Readiness::Ready })) });
+        starting.ends(Shown {
+            ready,
+            status: Box::new(|readiness| json!({ "ready": readiness == Readiness::Ready })),
+            summary: Box::new(|head, _| head),
+        });
         assert_eq!((starting.readiness(), starting.status().unwrap()), (Readiness::Ready, json!({ "ready": true })));
     }
 }

@@ -10,14 +10,24 @@ use weir_protocol::revision_id::RevisionId;
 use weir_publish::Time;
 use weir_runtime::admin::Readiness;
 use weir_source::{Condition, Lost, Pin, PollFailure, Service, ServiceConfig, WithoutPin};
-use weir_upstream::FetchSnapshot;
+use weir_upstream::{FetchSnapshot, RepositoryConfig};
 
-use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
+use crate::catalog::{Catalog, Defined, NotMirrored, RawDocument, Refused, Snapshot};
 use crate::reconcile::{Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 
 /// The states of all repositories and services.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {
     let snapshot = catalog.snapshot();
+    let mut status = head(name, started, ready);
+    let all = snapshot.definitions.repositories.iter();
+    status["repositories"] = all.map(|one| repository_entry(&snapshot, one)).collect();
+    let all = snapshot.definitions.services.iter();
+    status["services"] = all.map(|one| service_entry(&snapshot, one)).collect();
+    status
+}
+
+/// What the origin is, and whether it can do its work.
+pub(crate) fn head(name: &NodeName, started: SystemTime, ready: Readiness) -> Value {
     let (ready, reasons) = ready.into_parts();
     json!({
         "role": "origin",
@@ -26,47 +36,70 @@ pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, re
         "started": time(started),
         "ready": ready,
         "reasons": reasons,
-        "repositories": repositories(&snapshot),
-        "services": services(&snapshot),
     })
 }
 
-fn repositories(snapshot: &Snapshot) -> Vec<Value> {
-    let defined = snapshot.definitions.repositories.iter();
-    let shown = defined.map(|(name, defined)| {
-        let state = state_of_repository(snapshot, name);
-        let kind = defined.document.valid().map(|document| document.kind);
-        entry(json!({ "name": name, "defined_by": defined.by.as_str(), "kind": kind }), state)
-    });
-    shown.collect()
+/// A repository, with its definition and its state.
+pub(crate) fn repository_entry(
+    snapshot: &Snapshot,
+    (name, defined): (&RepositoryName, &Defined<RepositoryConfig>),
+) -> Value {
+    let kind = defined.document.valid().map(|document| document.kind);
+    let about = json!({ "name": name, "defined_by": defined.by.as_str(), "kind": kind });
+    entry(about, state_of_repository(snapshot, name))
 }
 
-fn services(snapshot: &Snapshot) -> Vec<Value> {
-    let shown = snapshot.definitions.services.iter().map(|(name, defined)| {
-        let by = defined.by.as_str();
-        let about = match &defined.document {
-            RawDocument::Valid(document) => json!({
-                "name": name,
-                "defined_by": by,
-                "repository": document.home(),
-                "chart": document.chart,
-                "ref": document.parts.is_empty().then_some(&document.followed_ref),
-                "folder": document.parts.is_empty().then_some(&document.folder),
-                "parts": document.parts,
-            }),
-            RawDocument::Refused(refused) => json!({
-                "name": name,
-                "defined_by": by,
-                "repository": refused.field("repository"),
-                "chart": refused.field("chart"),
-                "ref": refused.field("ref"),
-                "folder": refused.field("folder"),
-                "parts": refused.field("parts"),
-            }),
-        };
-        entry(about, state_of_service(snapshot, name, &defined.document))
-    });
-    shown.collect()
+/// A service, with its definition and its state.
+pub(crate) fn service_entry(snapshot: &Snapshot, (name, defined): (&ServiceName, &Defined<ServiceConfig>)) -> Value {
+    let by = defined.by.as_str();
+    let about = match &defined.document {
+        RawDocument::Valid(document) => json!({
+            "name": name,
+            "defined_by": by,
+            "repository": document.home(),
+            "chart": document.chart,
+            "ref": document.parts.is_empty().then_some(&document.followed_ref),
+            "folder": document.parts.is_empty().then_some(&document.folder),
+            "parts": document.parts,
+        }),
+        RawDocument::Refused(refused) => json!({
+            "name": name,
+            "defined_by": by,
+            "repository": refused.field("repository"),
+            "chart": refused.field("chart"),
+            "ref": refused.field("ref"),
+            "folder": refused.field("folder"),
+            "parts": refused.field("parts"),
+        }),
+    };
+    entry(about, state_of_service(snapshot, name, &defined.document))
+}
+
+/// The health of a repository in one word, as in its entry, or that it is suspended.
+pub(crate) fn health_of(snapshot: &Snapshot, name: &RepositoryName) -> &'static str {
+    if !snapshot.owns(name) {
+        return "elsewhere";
+    }
+    match snapshot.workers.get(name) {
+        Some(worker) if worker.suspension().is_some() => "suspended",
+        Some(worker) => worker.state().health.as_str(),
+        None if snapshot.not_mirrored.contains_key(name) => "unhealthy",
+        None => "unknown",
+    }
+}
+
+/// The condition of a service in one word, as in its entry.
+pub(crate) fn condition_of(
+    snapshot: &Snapshot,
+    name: &ServiceName,
+    document: &RawDocument<ServiceConfig>,
+) -> &'static str {
+    match snapshot.services.get(name) {
+        Some(service) if !snapshot.owns(&service.repository) && !service.is_pinned() => "elsewhere",
+        Some(service) => service.condition().as_str(),
+        None if document.refused().is_some() => "unhealthy",
+        None => "pending",
+    }
 }
 
 /// The state of a repository, mirrored or not. Only its owner knows more than that it is owned elsewhere.
@@ -105,9 +138,7 @@ pub(crate) fn state_of_service(
     };
     let state = snapshot.services.get(name).map(|each| {
         let mut state = service(each, snapshot);
-        if !snapshot.owns(&each.repository) && !each.is_pinned() {
-            state["condition"] = "elsewhere".into();
-        }
+        state["condition"] = condition_of(snapshot, name, document).into();
         state
     });
     state.or_else(|| document.refused().map(refused))
@@ -139,10 +170,11 @@ fn repository(worker: &Handle) -> Value {
         stepping_back: _,
         first_poll: _,
     } = worker.state();
-    let (health, since, failure) = match health {
-        Health::Unknown => ("unknown", None, None),
-        Health::Healthy { since } => ("healthy", Some(since), None),
-        Health::Unhealthy { since, failure } => ("unhealthy", Some(since), Some(failure)),
+    let word = health.as_str();
+    let (since, failure) = match health {
+        Health::Unknown => (None, None),
+        Health::Healthy { since } => (Some(since), None),
+        Health::Unhealthy { since, failure } => (Some(since), Some(failure)),
     };
     json!({
         "phase": phase.as_str(),
@@ -151,7 +183,7 @@ fn repository(worker: &Handle) -> Value {
             Phase::Fetching { progress: at } | Phase::Polling { progress: at } => progress(at),
             Phase::Idle | Phase::Examining | Phase::Overdue => Value::Null,
         },
-        "health": health,
+        "health": word,
         "since": since.map(time),
         "failure": failure.map(|failure| json!({
             "step": failure.step, "reason": failure.reason, "timeout": failure.timeout,
@@ -184,7 +216,7 @@ fn lfs(wanted: &LfsState) -> Value {
     })
 }
 
-fn progress(at: &FetchSnapshot) -> Value {
+pub(crate) fn progress(at: &FetchSnapshot) -> Value {
     json!({ "phase": at.phase, "done": at.done, "total": at.total, "bytes": at.bytes })
 }
 
@@ -200,7 +232,6 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
     let seen = worker.and_then(|worker| worker.revision(&service.followed.to_string()));
     let mut stepping_back = state.iter().flat_map(|state| state.stepping_back.iter());
     json!({
-        "condition": condition.as_str(),
         // Meanwhile the current version is not the one of its ref.
         "waits_for_lfs_since": waits.map(|(_, since)| time(*since)),
         "building_since": building.map(|(_, since)| time(*since)),

@@ -115,15 +115,6 @@ impl OperatorApi {
                 let (explained, service) = explained.map_err(error::failed)?;
                 Ok(admin::json(&explained.ok_or_else(|| error::unknown_service(&service))?))
             }
-            "/v1/summary" => {
-                if !reads {
-                    return Err(Problem::method_not_allowed("GET, HEAD"));
-                }
-                self.check_reader(&request).await?;
-                let (status, registry) = (self.status.clone(), self.admin.registry.clone());
-                let summed = spawn_blocking(move || status.summary(&registry.gather())).await;
-                Ok(admin::compact_json(&summed.map_err(error::failed)?))
-            }
             path if path == "/v1/agents" || path.starts_with("/v1/agents/") => {
                 if !reads {
                     return Err(Problem::method_not_allowed("GET, HEAD"));
@@ -133,7 +124,7 @@ impl OperatorApi {
                 let answered = spawn_blocking(move || agents::answer(&status.observed, request.uri())).await;
                 answered.map_err(error::failed)?
             }
-            "/status" if reads => {
+            "/status" | "/v1/summary" if reads => {
                 self.check_reader(&request).await?;
                 // It scans all services.
                 let (admin, is_loopback) = (self.admin.clone(), self.is_loopback);

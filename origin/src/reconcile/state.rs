@@ -176,6 +176,17 @@ pub enum Health {
     },
 }
 
+impl Health {
+    /// The value in `/status`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Health::Unknown => "unknown",
+            Health::Healthy { .. } => "healthy",
+            Health::Unhealthy { .. } => "unhealthy",
+        }
+    }
+}
+
 /// The longest time that a first poll, and what it publishes, keep the origin unready. An upstream that sends a byte now and then
 /// could do so for all of `poll_timeout`.
 const FIRST_POLL_WAIT: Duration = Duration::from_secs(60);

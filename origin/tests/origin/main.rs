@@ -51,6 +51,7 @@ mod operator;
 mod operator_changes;
 mod operator_roles;
 mod operators;
+mod page;
 mod part_services;
 mod parts_of_other_origins;
 mod prelude;

@@ -12,6 +12,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use prometheus::{Registry, TextEncoder};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 
 pub use self::config::AdminConfig;
 pub use self::local::{NotAnswered, STATUS_SOCKET, status_at};
@@ -63,6 +64,9 @@ pub const METRICS_TOKEN: &str = "metrics_token_file";
 /// The document of `/status`, or what is wrong with the query.
 pub type StatusDocument = Result<serde_json::Value, String>;
 
+/// What the page of a role shows: the document of `/v1/summary`.
+pub type Summary = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
+
 /// The admin listener of a role.
 #[derive(Clone)]
 pub struct Admin {
@@ -73,7 +77,7 @@ pub struct Admin {
     /// Called on each `/status`, with the query.
     pub status: Arc<dyn Fn(&str) -> StatusDocument + Send + Sync>,
     /// What `/` shows to people.
-    pub page: Option<Page>,
+    pub page: Option<(Page, Summary)>,
     /// What `/metrics` requires.
     pub metrics_token: Option<Arc<OperatorToken>>,
     /// While it drains the role is not ready.
@@ -128,7 +132,8 @@ impl Admin {
             ("/", Some(_)) if is_loopback && !cross_site::is_for_loopback(request) => {
                 not_from_here("/").into_response()
             }
-            ("/", Some(page)) => page.response(),
+            ("/", Some((page, _))) => page.response(),
+            ("/v1/summary", Some((_, summary))) => compact_json(&summary()),
             ("/livez", _) => text(StatusCode::OK, "alive\n".to_owned()),
             ("/readyz", _) if self.drain.has_begun() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
             ("/readyz", _) => {
@@ -171,8 +176,15 @@ impl Handler for Listening {
         if let Some(problem) = cross_site::refuse(&request) {
             return problem.into_response();
         }
-        if request.uri().path() == "/status" && !cross_site::is_from_this_machine(&request, &peer) {
-            return not_from_here("/status").into_response();
+        let path = request.uri().path();
+        if matches!(path, "/status" | "/v1/summary") {
+            if !cross_site::is_from_this_machine(&request, &peer) {
+                return not_from_here(path).into_response();
+            }
+            // They scan all services.
+            let (admin, is_loopback) = (self.admin.clone(), self.is_loopback);
+            let answered = spawn_blocking(move || admin.answer(&request, &peer, is_loopback)).await;
+            return answered.unwrap_or_else(|_| text(StatusCode::INTERNAL_SERVER_ERROR, "it failed\n".to_owned()));
         }
         match self.admin.admit(&request).await {
             Ok(()) => self.admin.answer(&request, &peer, self.is_loopback),
@@ -219,7 +231,7 @@ pub fn json(document: &impl Serialize) -> Response<Body> {
 }
 
 /// A response with JSON for programs, without white space.
-pub fn compact_json(document: &serde_json::Value) -> Response<Body> {
+fn compact_json(document: &serde_json::Value) -> Response<Body> {
     typed(StatusCode::OK, "application/json", document.to_string())
 }
 

@@ -61,6 +61,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | searches for the version that refers to a lost object | {origin/src/edge_api/mod.rs REFERENCE_LOOKUPS} | `reference_lookups` | they wait 10 s, then 503 |
 | a request that waits for the rebuild of an object | {origin/src/edge_api/object.rs REBUILD_WAIT} |  | 503 |
 | event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
+| repositories, services, fetches and builds that `/v1/summary` lists | {origin/src/summary.rs MAX_LISTED} of each |  | it has their number |
 | agents that edges report | `limits.observed_agents` | `observed_agents` | the agents give way that were silent longest. Then new ones are left out, and answers name the edge as incomplete |
 | rows of agents: one for each service of each | `limits.observed_rows` | `observed_rows` | the same |
 | rows of one agent | {shared/protocol/src/observed/mod.rs MAX_AGENT_ROWS} |  | further ones are left out, and answers name the edge as incomplete |

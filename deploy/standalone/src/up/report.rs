@@ -57,8 +57,8 @@ impl<'a> Report<'a> {
             ("agent", roles.agent.admin_address()),
         ] {
             if let Some(admin) = admin {
-                if role == "edge" {
-                    self.print(&format!("  http://{admin}/ shows the edge in a browser"))?;
+                if role != "agent" {
+                    self.print(&format!("  http://{admin}/ shows the {role} in a browser"))?;
                 }
                 self.print(&format!("  http://{admin}/metrics and /status of the {role}"))?;
             }

@@ -15,18 +15,10 @@ const TIERS = [['memory', 'Memory', 'c1'], ['disk', 'Disk', 'c4'], ['origin', 'O
 const EVICTING = new Set(['disk_bytes', 'memory_bytes', 'parsed_manifest_bytes', 'services', 'service_bytes', 'service_floors',
   'past_version_bytes', 'version_list_bytes', 'version_list_files', 'cached_failures', 'cached_version_failures',
   'agent_following_bytes', 'agent_group_bytes', 'refused_names', 'cached_tokens']);
-const NEAR = 0.8;
 const FRESHNESS = { fresh: 'fresh', 'stale-while-revalidate': 'stale, revalidated in the background',
   revalidate: 'stale, revalidated before it is served', expired: 'expired' };
 
-function showState(it, now) {
-  const word = !it.ready ? 'Not ready' : it.reasons.length ? 'Needs attention' : 'Ready';
-  const more = !it.ready ? 'it cannot serve all that it should' : it.reasons.length ? 'it serves, and somebody should look' : 'nothing about this edge needs attention';
-  document.title = `${word} – edge ${it.name}`;
-  say('name', `Weir edge ${it.name}`);
-  say('about', `Version ${it.version}, started ${duration(secondsSince(it.started, now))} ago.`);
-  say('state', `${word}: ${more}.`, !it.ready ? 'bad' : it.reasons.length ? 'warn' : 'good');
-  list('reasons', it.reasons);
+function showOrigins(it) {
   const { failing_total: failing, duplicated_total: duplicated } = it.agents;
   byId('agents-hint').hidden = failing + duplicated === 0;
   say('agents-link', `${count(failing, 'agent')} with a problem${duplicated ? `, ${count(duplicated, 'name')} that two agents use` : ''}`);
@@ -101,22 +93,6 @@ function showServices(it) {
   ]));
 }
 
-function showLimits(bounds) {
-  const share = (one) => one.limit > 0 ? one.in_use / one.limit : 0;
-  const amount = (one) => one.bound.endsWith('_bytes') ? `${bytes(one.in_use)} of ${bytes(one.limit)}` :
-    `${whole.format(one.in_use)} of ${whole.format(one.limit)}`;
-  const row = (one) => {
-    const near = share(one) >= NEAR && !EVICTING.has(one.bound);
-    const words = share(one) < NEAR ? '' : EVICTING.has(one.bound) ? ' – normal: the least used gives way' : share(one) >= 1 ? ' – full' : ' – near its limit';
-    return [one.bound, make('span', near ? { class: 'warn' } : {}, amount(one) + words), { number: percent(one.in_use, one.limit) }];
-  };
-  const near = bounds.filter((one) => share(one) >= NEAR && !EVICTING.has(one.bound));
-  say('limits-words', near.length ? `${count(near.length, 'limit')} in use by ${100 * NEAR} % or more.` : 'No limit is near.', near.length ? 'warn' : '');
-  const rank = (one) => share(one) + (near.includes(one) ? 10 : 0);
-  tableRows('limits', [...bounds].sort((one, other) => rank(other) - rank(one)).slice(0, 6).map(row));
-  tableRows('all-limits', [...bounds].sort((one, other) => one.bound < other.bound ? -1 : 1).map(row));
-}
-
 function showAgents(agents, now) {
   const { reporting, connected, failing_total: failing, duplicated_total: duplicated, listed } = agents;
   const words = [`${count(reporting, 'agent')} told this edge within a day what they run; ${whole.format(connected)} connected`];
@@ -146,10 +122,11 @@ follow('/v1/summary', 'the edge', 5, (it, now) => {
   const hour = it.last_hour;
   const period = hour.seconds >= 3600 ? 'in the last hour' : `in the last ${duration(hour.seconds)}, since the start`;
   for (const caption of document.querySelectorAll('.period')) caption.textContent = `${caption.closest('table').id === 'tiers' ? 'By tier' : 'Requests'}, ${period}`;
-  showState(it, now);
+  showState('edge', it, now);
+  showOrigins(it);
   const requests = showRequests(hour, period);
   showCache(it, hour, period, requests);
   showServices(it);
-  showLimits(it.bounds);
+  showLimits(it.bounds, EVICTING);
   showAgents(it.agents, now);
 });

@@ -132,6 +132,37 @@ function plot(figure, what, reach, series, shown) {
     .map((minutes) => ({ number: shown(sum(minutes.slice(60 - to, 60 - from))) }))]));
 }
 
+// Whether a role can do its work, and the reasons why not or what needs attention.
+function showState(role, it, now) {
+  const kind = !it.ready ? 'bad' : it.reasons.length ? 'warn' : 'good';
+  const word = { bad: 'Not ready', warn: 'Needs attention', good: 'Ready' }[kind];
+  const more = { bad: 'it cannot serve all that it should', warn: 'it serves, and somebody should look',
+    good: `nothing about this ${role} needs attention` }[kind];
+  document.title = `${word} – ${role} ${it.name}`;
+  say('name', `Weir ${role} ${it.name}`);
+  say('about', `Version ${it.version}, started ${duration(secondsSince(it.started, now))} ago.`);
+  say('state', `${word}: ${more}.`, kind);
+  list('reasons', it.reasons);
+}
+
+// Limits, those near their bound first. Of those in `evicting` the least used gives way: full is normal.
+const NEAR = 0.8;
+function showLimits(bounds, evicting) {
+  const share = (one) => one.limit > 0 ? one.in_use / one.limit : 0;
+  const amount = (one) => one.bound.endsWith('_bytes') ? `${bytes(one.in_use)} of ${bytes(one.limit)}` :
+    `${whole.format(one.in_use)} of ${whole.format(one.limit)}`;
+  const row = (one) => {
+    const near = share(one) >= NEAR && !evicting.has(one.bound);
+    const words = share(one) < NEAR ? '' : evicting.has(one.bound) ? ' – normal: the least used gives way' : share(one) >= 1 ? ' – full' : ' – near its limit';
+    return [one.bound, make('span', near ? { class: 'warn' } : {}, amount(one) + words), { number: percent(one.in_use, one.limit) }];
+  };
+  const near = bounds.filter((one) => share(one) >= NEAR && !evicting.has(one.bound));
+  say('limits-words', near.length ? `${count(near.length, 'limit')} in use by ${100 * NEAR} % or more.` : 'No limit is near.', near.length ? 'warn' : '');
+  const rank = (one) => share(one) + (near.includes(one) ? 10 : 0);
+  tableRows('limits', [...bounds].sort((one, other) => rank(other) - rank(one)).slice(0, 6).map(row));
+  tableRows('all-limits', [...bounds].sort((one, other) => one.bound < other.bound ? -1 : 1).map(row));
+}
+
 // Asks `path` again and again, one request at a time, and not while nobody looks. `show` gets each answer. What is missing or
 // old is said in words. The token is in this variable alone.
 function follow(path, subject, everySeconds, show) {
