@@ -35,11 +35,8 @@ pub mod reconcile;
 mod record_engine;
 mod running;
 mod shared_read;
-<<<<<<< HEAD
-mod staging;
-=======
 mod shown;
->>>>>>> 62b432cc (origin: serve a page that shows its repositories, services and work)
+mod staging;
 mod start;
 mod starting;
 mod status;
