@@ -24,7 +24,7 @@ use crate::lock::RootLock;
 use crate::modes::Modes;
 use crate::name::ReleaseName;
 use crate::pins;
-use crate::rebuild::{RebuiltTar, digest_on_disk, has_links};
+use crate::rebuild::{RebuiltTar, digest_on_disk, has_links, has_modes};
 use crate::state::{ReleaseRecord, State};
 use crate::state_file::{read_state, write_state};
 use crate::switch::{read_link, write_link};
@@ -321,13 +321,9 @@ impl ServiceDirectory {
     /// # Errors
     /// The disk fails.
     pub fn kept(&self, digest: TarballDigest) -> Result<Option<ReleaseName>, ReleaseError> {
-        let ReleaseOptions { limits, modes, .. } = self.options;
         for name in self.kept_of(digest)? {
-            let path = self.release_path(name);
-            if self.has_bytes_of_digest(name)?
-                && let Ok(tar) = RebuiltTar::open(&path, limits.max_bytes)
-                && compare(tar, &path, modes)?.is_none()
-            {
+            let has_modes = has_modes(&self.release_path(name), self.options.modes).unwrap_or(false);
+            if has_modes && self.has_bytes_of_digest(name)? {
                 // An earlier process may have been killed before its name was on disk.
                 sync_directory(&self.path.join(RELEASES))?;
                 return Ok(Some(name));

@@ -9,6 +9,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::tar_writer::{END, HeaderKind, padding, write_header};
 
 use crate::confined_dir::{ConfinedDir, is_type};
+use crate::modes::Modes;
 
 /// The most bytes of the names in folders that are in memory: a release with more is not rebuilt.
 const MAX_NAME_BYTES: usize = 16 << 20;
@@ -168,6 +169,24 @@ pub(crate) fn has_links(release: &Path) -> io::Result<bool> {
     Ok(found)
 }
 
+/// Whether all entries of a release have the modes that it would get now.
+pub(crate) fn has_modes(release: &Path, modes: Modes) -> io::Result<bool> {
+    let mut stats = ConfinedDir::open(release)?;
+    let Some(modes) = modes.of_release(&stats.stat_root()?) else { return Ok(false) };
+    let mut all = true;
+    ConfinedDir::open(release)?.walk(|path, _| {
+        all = stats.stat(path).is_ok_and(|stat| {
+            stat.is_some_and(|stat| {
+                is_type(&stat, FileType::Symlink)
+                    || is_type(&stat, FileType::Directory) && modes.is_of_directory(&stat)
+                    || is_type(&stat, FileType::RegularFile) && modes.is_of_file(&stat, is_executable(&stat))
+            })
+        });
+        all
+    })?;
+    Ok(all)
+}
+
 fn is_executable(stat: &Stat) -> bool {
     Mode::from_raw_mode(stat.st_mode).contains(Mode::XUSR)
 }
@@ -179,7 +198,6 @@ fn changed() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::modes::Modes;
     use crate::unpack::{Limits, unpack};
     use crate::writers::Unpacking;
     use proptest::prelude::*;

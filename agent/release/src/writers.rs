@@ -159,10 +159,27 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_file_that_cannot_be_written_is_not_waited_for() {
-        let twice = (0..2).flat_map(|_| (0..20 * MAX_WRITERS * BATCH).map(|number| format!("a/{number:04}")));
-        let error = unpacked(twice).unwrap_err();
+    fn after_a_file_that_cannot_be_written_no_more_are_taken() {
+        let (tarball, dir) = (tempfile::tempfile().unwrap(), tempfile::tempdir().unwrap());
+        let unpacking = Unpacking { tarball: &tarball, into: dir.path(), modes: Modes::default(), before: None };
+        let mut taken = 0;
+        // Only the writer of the second `0` fails. The others could write on.
+        let written = unpacking.with_writers(|writers| {
+            let path = |number: usize| number.saturating_sub(1).to_string().into_bytes();
+            while writers.write(TarFile { path: path(taken), executable: false, position: 0, size: 0 })
+                && taken < 50_000
+            {
+                taken += 1;
+            }
+            Ok(())
+        });
+        assert!(taken < 50_000);
+        let error = written.unwrap_err().to_string();
         assert!(error.ends_with("is refused: the name exists already"), "{error}");
+    }
+
+    #[test]
+    fn a_file_below_another_one_is_refused() {
         // Whichever of both is made first.
         let below = unpacked(["a", "a/b"].map(String::from).into_iter()).unwrap_err();
         assert!(below.contains("the name exists already") || below.contains("in place of a directory"), "{below}");
