@@ -5,14 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde_json::Value;
-use weir_runtime::doctor::{Findings, Report};
+use weir_runtime::doctor::{Findings, Report, clock};
 
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Greeting, Query, is_forbidden};
 use crate::text::{Clock, count, short, text};
-
-/// A clock that differs by so much is worth a word: tokens and statements have times.
-const CLOCK_DIFFERS: Duration = Duration::from_secs(5);
 
 /// A certificate that ends so soon should have been renewed.
 const ENDS_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -69,16 +66,7 @@ fn of_greeting(greeting: &Greeting, now: SystemTime, findings: &mut Findings) {
             findings.ok("certificate", message);
         }
     }
-    if let Some(theirs) = greeting.date {
-        let (behind, ahead) = (theirs.duration_since(now), now.duration_since(theirs));
-        let differs = behind.or(ahead).unwrap_or_default();
-        if differs > CLOCK_DIFFERS {
-            let message = format!("this machine and the origin differ by {}", short(differs));
-            findings.warn("clock", message, "Synchronize both: tokens and signed statements have times.");
-        } else {
-            findings.ok("clock", "as the origin's");
-        }
-    }
+    clock(findings, "origin", &greeting.headers, now);
 }
 
 fn of_members(answer: &Value, findings: &mut Findings) {
@@ -132,15 +120,20 @@ fn of_edges(answer: &Value, findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use reqwest::header::{DATE, HeaderMap};
     use serde_json::json;
     use weir_runtime::doctor::Verdict;
+
+    fn dated(at: SystemTime) -> HeaderMap {
+        HeaderMap::from_iter([(DATE, httpdate::fmt_http_date(at).parse().unwrap())])
+    }
 
     #[test]
     fn what_does_not_take_part_is_named() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let well = Greeting {
             who: json!({"name": "ana", "role": "deliver", "services": ["shop-*"], "by": "token", "version": "0.1.9"}),
-            date: Some(now),
+            headers: dated(now),
             certificate_ends: Some(now + ENDS_SOON),
         };
         let words = |check: &dyn Fn(&mut Findings)| {
@@ -151,7 +144,7 @@ mod tests {
         let said = words(&|to| of_greeting(&well, now, to));
         assert_eq!(said[0].1, "as ana, deliver of shop-*, by a token");
         assert!(said.iter().all(|(verdict, _)| *verdict == Verdict::Ok), "{said:?}");
-        let ill = Greeting { date: Some(now + Duration::from_secs(60)), certificate_ends: Some(now), ..well };
+        let ill = Greeting { headers: dated(now + Duration::from_secs(30)), certificate_ends: Some(now), ..well };
         let said = words(&|to| of_greeting(&ill, now, to));
         assert!(said[1].1.ends_with("of the origin 0.1.9"), "{said:?}");
         assert!(said[2..].iter().all(|(verdict, _)| *verdict == Verdict::Warn), "{said:?}");

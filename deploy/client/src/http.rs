@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt, stream};
+use reqwest::header::HeaderMap;
 use reqwest::tls::TlsInfo;
 use reqwest::{Method, Response, StatusCode, Url};
 use rustls::crypto::ring;
@@ -58,7 +59,7 @@ impl Refused {
 #[derive(Debug)]
 pub(crate) struct Greeting {
     pub(crate) who: Value,
-    pub(crate) date: Option<SystemTime>,
+    pub(crate) headers: HeaderMap,
     pub(crate) certificate_ends: Option<SystemTime>,
 }
 
@@ -98,12 +99,11 @@ impl Client {
     /// Asks who this is.
     pub(crate) async fn greet(&self) -> anyhow::Result<Greeting> {
         let response = self.request(Method::GET, "/v1/whoami", &Query::new(), None).await?;
-        let date = response.headers().get("date").and_then(|date| date.to_str().ok());
-        let date = date.and_then(|date| httpdate::parse_http_date(date).ok());
+        let headers = response.headers().clone();
         let certificate = response.extensions().get::<TlsInfo>().and_then(TlsInfo::peer_certificate);
         let certificate_ends = certificate.and_then(|der| tls::ends(&CertificateDer::from(der)));
         let who = answer(response).await?.1;
-        Ok(Greeting { who, date, certificate_ends })
+        Ok(Greeting { who, headers, certificate_ends })
     }
 
     /// The answer to `GET`.
