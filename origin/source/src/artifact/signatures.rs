@@ -101,7 +101,7 @@ impl Signatures {
     }
 
     /// Keeps a provenance that was verified, to publish it.
-    pub(super) fn keep(&mut self, chosen: &Chosen, provenance: Vec<u8>) {
+    pub(super) fn keep_provenance(&mut self, chosen: &Chosen, provenance: Vec<u8>) {
         self.provenances.insert(chosen.clone(), provenance);
     }
 

@@ -90,7 +90,7 @@ impl ArtifactSource {
         };
         let signed = self.signed_digest(client, policy, chosen, &document);
         if signed.is_ok() && matches!(chosen.blob.at, Location::Url(_)) {
-            self.state().signatures.keep(chosen, document);
+            self.state().signatures.keep_provenance(chosen, document);
         }
         Ok(signed.map_err(NotVerified::from).and_then(|signed| match known.filter(|known| *known != signed) {
             None => Ok(signed),
