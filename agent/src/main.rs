@@ -13,7 +13,7 @@ use weir_runtime::arenas::limit_arenas;
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 use weir_runtime::telemetry::LogFormat;
-use weir_runtime::{failure, shutdown, status_command, telemetry};
+use weir_runtime::{failure, service_manager, shutdown, status_command, telemetry};
 
 const PROGRAM: &str = "weir-agent";
 
@@ -99,6 +99,7 @@ async fn run(config: Config, args: &Args, watch: ConfigWatch) -> anyhow::Result<
         services = running.services().len(),
         "the agent is running"
     );
+    service_manager::started();
     let mut stop = pin!(shutdown::requested());
     loop {
         let read = || args.clone().into_config().map_err(Into::into);
@@ -112,6 +113,7 @@ async fn run(config: Config, args: &Args, watch: ConfigWatch) -> anyhow::Result<
             () = watch.changed() => drop(running.reload_changed(read()).await),
         }
     }
+    service_manager::stopping();
     tracing::info!("draining");
     let clean = running.drain(DEFAULT_DRAIN_DEADLINE).await;
     tracing::info!(agent = %name, clean, "the agent has stopped");

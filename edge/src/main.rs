@@ -11,7 +11,7 @@ use weir_edge::{Config, check};
 use weir_runtime::admin::STATUS_SOCKET;
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::telemetry::LogFormat;
-use weir_runtime::{failure, shutdown, status_command, telemetry};
+use weir_runtime::{failure, service_manager, shutdown, status_command, telemetry};
 
 /// A poll is a few dozen small allocations: with this allocator it costs a tenth less.
 #[global_allocator]
@@ -128,6 +128,7 @@ async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<
         %name, address = %edge.address(), admin = edge.admin_address().map(tracing::field::display),
         "the edge serves HTTP/1.1 and 2 over TCP, and HTTP/3 over UDP"
     );
+    service_manager::started();
     let mut stop = pin!(shutdown::requested());
     loop {
         let read = || Config::load(file).map_err(Into::into);
@@ -141,6 +142,7 @@ async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<
             () = watch.changed() => drop(edge.reload_changed(read()).await),
         }
     }
+    service_manager::stopping();
     tracing::info!(%name, "draining");
     let clean = edge.drain(drain_deadline).await;
     tracing::info!(%name, clean, "the edge has stopped");

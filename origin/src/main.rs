@@ -16,7 +16,7 @@ use weir_runtime::arenas::limit_arenas;
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
-use weir_runtime::{failure, status_command, telemetry};
+use weir_runtime::{failure, service_manager, status_command, telemetry};
 
 /// The origin of Weir: follow Git, Helm and OCI repositories and publish their content to edges
 ///
@@ -154,6 +154,7 @@ async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<
     let operators = running.operator_address().map_or("none".to_owned(), |address| address.to_string());
     let webhooks = running.webhook_address().map(|address| address.to_string());
     tracing::info!(%name, listen = %running.address(), admin, operators, webhooks, "the origin is running");
+    service_manager::started();
     loop {
         // The result is logged.
         tokio::select! {
@@ -165,6 +166,7 @@ async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<
             () = watch.changed() => drop(running.reload_changed_file(file).await),
         }
     }
+    service_manager::stopping();
     tracing::info!("draining");
     let clean = running.drain(DEFAULT_DRAIN_DEADLINE).await;
     tracing::info!(clean, "the origin has stopped");

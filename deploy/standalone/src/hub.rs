@@ -9,6 +9,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_runtime::config_watch::ConfigWatch;
 use weir_runtime::output::print;
+use weir_runtime::service_manager;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry;
 use weir_runtime::telemetry::LogFormat;
@@ -83,6 +84,7 @@ async fn serve(HubArguments { origin: file, edge: edge_file, .. }: &HubArguments
         }
     };
     tracing::info!(%name, origin = %origin.address(), edge = %edge.address(), "the hub is running");
+    service_manager::started();
     let edge_config = || weir_edge::Config::load(edge_file).map_err(Into::into);
     loop {
         tokio::select! {
@@ -96,6 +98,7 @@ async fn serve(HubArguments { origin: file, edge: edge_file, .. }: &HubArguments
             () = edge_watch.changed() => drop(edge.reload_changed(edge_config()).await),
         }
     }
+    service_manager::stopping();
     tracing::info!(%name, "draining");
     // The edge serves until the other origins own what this one owned.
     origin.drain(DEFAULT_DRAIN_DEADLINE).await;

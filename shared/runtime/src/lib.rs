@@ -32,6 +32,7 @@ pub mod page;
 pub mod process_metrics;
 pub mod secret_file;
 pub mod serve;
+pub mod service_manager;
 pub mod shutdown;
 pub mod status_command;
 pub mod telemetry;

@@ -1,7 +1,11 @@
 //! `weir hub`.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use weir_loadtest::git_repository::GitRepository;
@@ -14,6 +18,22 @@ impl Drop for Hub {
     fn drop(&mut self) {
         let _ = self.0.kill();
     }
+}
+
+/// What a process says to systemd, which always reads.
+fn service_manager(path: &Path) -> anyhow::Result<mpsc::Receiver<String>> {
+    let socket = UnixDatagram::bind(path)?;
+    let (said, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut message = [0; 100];
+        while let Ok(length) = socket.recv(&mut message) {
+            let line = String::from_utf8_lossy(&message[..length]).trim_end().to_owned();
+            if said.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
 }
 
 #[test]
@@ -55,11 +75,18 @@ fn a_hub_serves_an_agent_and_drains_on_a_signal() -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&checked.stderr);
     assert!(checked.status.code() == Some(2) && said.contains("weir: edge: ") && said.contains("none.key"), "{said}");
     fs::write(dir.path().join("edge.toml"), edge_file)?;
+    let socket = dir.path().join("notify");
+    let said = service_manager(&socket)?;
+    let next = || said.recv_timeout(Duration::from_secs(60));
     let mut hub = Hub(Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["hub", "--origin", "origin.toml", "--edge", "edge.toml"])
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "200000")
         .current_dir(dir.path())
         .stdin(Stdio::null())
         .spawn()?);
+    assert_eq!(next()?, "READY=1");
+    assert_eq!([next()?, next()?], ["WATCHDOG=1", "WATCHDOG=1"]);
     let edge = format!("https://{edge}");
     let agent = Command::new(binary("weir-agent")?)
         .args(["--edge", &edge, "--ca", "ca.pem", "--service", "shop", "--root", "agent-data", "--once"])
@@ -69,6 +96,7 @@ fn a_hub_serves_an_agent_and_drains_on_a_signal() -> anyhow::Result<()> {
     assert!(agent.status.success(), "{}", String::from_utf8_lossy(&agent.stderr));
     assert_eq!(fs::read_to_string(dir.path().join("agent-data/shop/current/version"))?, "1");
     kill_process(Pid::from_child(&hub.0), Signal::TERM)?;
+    while next()? != "STOPPING=1" {}
     assert!(hub.0.wait()?.success());
     Ok(())
 }
