@@ -11,6 +11,7 @@ use weir_runtime::admin::METRICS_TOKEN;
 use weir_runtime::failure;
 use weir_runtime::file_check::FileCheck;
 use weir_runtime::identity::Role;
+use weir_runtime::memory_limit::memory_limit;
 use weir_runtime::operator_token::{OPERATOR_TOKEN, OperatorToken};
 use weir_runtime::secret_file::mode_warnings;
 use weir_runtime::tls::{self, Purpose};
@@ -89,7 +90,7 @@ pub fn files(config: &Config) -> FileCheck {
     found
 }
 
-/// The secret files that other users can read or change.
+/// The secret files that other users can read or change, and bounds of memory that do not fit into this container.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let admin = &config.admin;
@@ -99,7 +100,19 @@ pub fn warnings(config: &Config) -> Vec<String> {
     let origins = config.origins.iter().map(|origin| ("[[origin]] client_key", Some(&origin.client_key)));
     let shields = config.shields.iter().map(|shield| ("[[shield]] client_key", Some(&shield.client_key)));
     let named = own.chain(origins).chain(shields);
-    mode_warnings(named.filter_map(|(key, file)| Some((key.to_owned(), file?.as_path()))))
+    let mut found = mode_warnings(named.filter_map(|(key, file)| Some((key.to_owned(), file?.as_path()))));
+    found.extend(memory_limit().and_then(|limit| memory_warning(config.memory(), limit)));
+    found
+}
+
+fn memory_warning(bounds: u64, limit: u64) -> Option<String> {
+    (bounds > limit).then(|| {
+        let (bounds, limit) = (bytesize::ByteSize(bounds), bytesize::ByteSize(limit));
+        format!(
+            "the bounds of memory allow {bounds}, and the control group {limit}: the kernel may end the edge. Lower them \
+             (the configuration reference of edge.toml names them), or raise the limit"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -142,5 +155,9 @@ mod tests {
             assert!(errors.contains(named), "{named}: {errors}");
         }
         assert_eq!(warnings(&good), [""; 0]);
+        assert_eq!(memory_warning(good.memory(), good.memory()), None);
+        assert!(
+            memory_warning(good.memory(), 2 << 30).unwrap().contains("allow 3.5 GiB, and the control group 2.0 GiB")
+        );
     }
 }

@@ -121,12 +121,12 @@ async fn run(config: Config, file: &Path, watch: ConfigWatch) -> anyhow::Result<
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
-    let (name, drain_deadline) = (config.name(), config.drain_deadline);
+    let (name, drain_deadline, memory) = (config.name(), config.drain_deadline, config.memory());
     let mut watch = watch.when(config.watch_config);
     let edge = weir_edge::start(config).await?;
     tracing::info!(
         %name, address = %edge.address(), admin = edge.admin_address().map(tracing::field::display),
-        "the edge serves HTTP/1.1 and 2 over TCP, and HTTP/3 over UDP"
+        bounds_of_memory = %bytesize::ByteSize(memory), "the edge serves HTTP/1.1 and 2 over TCP, and HTTP/3 over UDP"
     );
     service_manager::started();
     let mut stop = pin!(shutdown::requested());

@@ -6,6 +6,7 @@ mod auth;
 mod freshness;
 mod issuer;
 mod key_hosts;
+mod memory;
 mod origin;
 mod peers;
 mod push;
@@ -20,6 +21,7 @@ use weir_protocol::name::NodeName;
 use weir_runtime::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
+use weir_runtime::memory_limit::memory_limit;
 use weir_runtime::serve::LogConfig;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
@@ -41,7 +43,9 @@ pub const RELOADABLE: &[&str] = &["auth.keys", "auth.deny"];
 
 /// The configuration of an edge: its listeners. SIGHUP reads the file again, and logs which changed keys need a restart. The
 /// files that `[tls]`, `auth.client_ca`, `peers.ca`, `[[origin]]` and `[[shield]]` name are read again when they change, and
-/// on SIGHUP. A reload is all or nothing.
+/// on SIGHUP. A reload is all or nothing. In a control group (version 2) with a limit of memory, as in a container, defaults of
+/// `cache.memory`, `in_flight`, `service_bytes`, `decoders` and `encoders`, of `auth.fleet_bytes` and of `agents.observed_bytes` are
+/// lower: all seven together allow three quarters of the limit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -165,7 +169,16 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or a key is unknown or has a wrong value.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::read_within(path, memory_limit())
+    }
+
+    fn read_within(path: &Path, limit: Option<u64>) -> Result<Self, ConfigError> {
         let mut config: Self = read(path)?;
+        if let Some(limit) = limit {
+            // It was just read.
+            let keys = std::fs::read_to_string(path).ok().and_then(|text| toml::from_str(&text).ok());
+            config.fit_memory(limit, &keys.unwrap_or_default());
+        }
         let base = &base_dir(path);
         let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
         paths.extend(&mut config.admin.operator_token_file);
@@ -271,7 +284,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.toml");
         std::fs::write(&path, text).unwrap();
-        let config = Config::load(&path).map_err(|error| error.to_string())?;
+        let config = Config::read_within(&path, None).map_err(|error| error.to_string())?;
+        config.validate().map_err(|error| error.to_string())?;
         assert!(config.cache.dir.starts_with(dir.path()) && config.origins[0].ca.starts_with(dir.path()));
         Ok(config)
     }

@@ -24,6 +24,7 @@ pub mod http_client;
 pub mod identity;
 pub mod key_pair;
 pub mod last_reload;
+pub mod memory_limit;
 pub mod metric_families;
 pub mod open_files;
 pub mod operator_token;
