@@ -51,7 +51,7 @@ pub(crate) struct VersionList {
     /// As the origin wrote it.
     pub(crate) bytes: Bytes,
     /// The newest first.
-    pub(crate) versions: Vec<ListedVersion>,
+    pub(crate) versions: Arc<[ListedVersion]>,
     pub(super) origin: Option<OriginId>,
     /// When the origin was queried.
     pub(super) since: Moment,
@@ -83,6 +83,23 @@ pub(super) struct VersionLists {
 }
 
 impl VersionList {
+    /// `before`: the last list of the service. Clients that request digests that no version has make it be requested each second:
+    /// what is the same is not read again, nor what is attached to its manifests.
+    fn read_after(
+        before: Option<&Self>,
+        service: &ServiceName,
+        bytes: Bytes,
+        origin: Option<OriginId>,
+        since: Moment,
+    ) -> Result<Self, serde_json::Error> {
+        match before.filter(|before| before.bytes == bytes) {
+            Some(Self { bytes, versions, .. }) => {
+                Ok(Self { bytes: bytes.clone(), versions: versions.clone(), origin, since })
+            }
+            None => Self::read(service, bytes, origin, since),
+        }
+    }
+
     fn read(
         service: &ServiceName,
         bytes: Bytes,
@@ -188,7 +205,8 @@ impl VersionLists {
         let origins = &self.catalog.origins;
         let error = match origins.versions(service, owner, request_id.as_ref()).await {
             Ok(OriginResponse::Found(origin, (bytes, age))) => {
-                match VersionList::read(service, bytes, Some(origin), since.before(age)) {
+                let before = self.get(service);
+                match VersionList::read_after(before.as_deref(), service, bytes, Some(origin), since.before(age)) {
                     Ok(list) => return Ok(self.store(service, list).await),
                     Err(error) => LookupError::Origin(origins.get(origin).bad_response(&error.to_string())),
                 }
@@ -287,5 +305,11 @@ mod tests {
         }
         let second = list.newest(|version| version.descriptor().publication().digest == digest("2"));
         assert_eq!(second.unwrap().descriptor().publication().generation, 2);
+
+        // Requested again.
+        let later =
+            |bytes: Bytes| VersionList::read_after(Some(&list), &service, bytes, None, list.since).unwrap().versions;
+        assert!(Arc::ptr_eq(&later(list.bytes.clone()), &list.versions), "it was read once");
+        assert!(later(Versions::default().to_json().into()).is_empty());
     }
 }

@@ -59,7 +59,8 @@ async fn layers_of_a_pushed_version_are_prefetched_for_clients_of_registries() {
         site.origin.publish("shop", 7, 1, &old);
         site.origin.publish("other", 7, 1, &old);
     };
-    let site = following(publish).await;
+    // One prefetch at a time, so that what is prefetched of the other service is there before.
+    let site = Site::following(publish, |config| config.cache.fills = 4).await;
     let mut client = site.client("h2").await;
     for path in ["/v2/weir/shop/manifests/latest", "/v1/services/other/tarball"] {
         assert_eq!(client.get(path, &[ZSTD]).await.status, 200);
@@ -77,6 +78,7 @@ async fn layers_of_a_pushed_version_are_prefetched_for_clients_of_registries() {
     let layer = new.form().unwrap().blobs[0].sha256;
     let reply = client.get(&format!("/v2/weir/shop/blobs/sha256:{layer}"), &[]).await;
     assert_eq!((reply.status, reply.bytes()), (200, &new.layer()));
+    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 4.0, "no layer of the other service");
 }
 
 #[tokio::test]

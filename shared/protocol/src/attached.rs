@@ -113,7 +113,7 @@ impl Descriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cosign::sign;
+    use crate::cosign::{PAYLOAD_TYPE, PREDICATE_ANNOTATION, SIGN_PREDICATE, sign};
     use crate::descriptor::DescriptorFields;
     use crate::token::SigningKey;
     use serde_json::Value;
@@ -168,7 +168,19 @@ mod tests {
         let before: Value = serde_json::from_str(&at_tag.manifest).unwrap();
         assert_eq!((merged["layers"].as_array().unwrap().len(), &merged["layers"][0]), (3, &before["layers"][0]));
         assert_eq!(signed[0].blobs[0], at_tag.blobs[0]);
-        let with_bundle = [older, bundle.clone(), bundle.clone(), bundle, publication];
-        assert_eq!(attached(&fields, &upstream(vec![of_upstream]), &keys, true), with_bundle);
+        let with_bundle = [older.clone(), bundle.clone(), bundle.clone(), bundle.clone(), publication.clone()];
+        assert_eq!(attached(&fields, &upstream(vec![of_upstream.clone()]), &keys, true), with_bundle);
+
+        // cosign 3 looks for nothing at the tag if there is a bundle, such as an attestation.
+        let attestation =
+            Attachment { manifest: of_upstream.manifest.replace(SIGN_PREDICATE, "of-sources"), ..of_upstream };
+        let with_attestation = [&older, &bundle, &bundle, &older, &bundle, &publication].map(Clone::clone);
+        assert_eq!(attached(&fields, &upstream(vec![at_tag.clone(), attestation]), &keys, true), with_attestation);
+        // An annotation is unsigned, and makes no bundle.
+        let layer = Content::of(PAYLOAD_TYPE, b"signed by cosign 2").annotated("of-nobody", SIGN_PREDICATE.to_owned());
+        let manifest = WrittenManifest::new(vec![layer]).annotated(PREDICATE_ANNOTATION, SIGN_PREDICATE).to_json();
+        let referrer = Attachment { manifest, tag: None, blobs: Vec::new() };
+        let kinds = attached(&fields, &upstream(vec![at_tag, referrer]), &keys, true);
+        assert!(!kinds.contains(&bundle), "it would hide the signatures at the tag: {kinds:?}");
     }
 }

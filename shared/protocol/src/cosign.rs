@@ -26,6 +26,9 @@ pub const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 /// The media type of what the older form signs.
 pub const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
+/// The beginning of the media types of bundles.
+const BUNDLE_TYPES: &str = "application/vnd.dev.sigstore.bundle";
+
 const BUNDLE_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
 
@@ -35,18 +38,26 @@ pub fn signature_tag(sha256: &Sha256) -> String {
 }
 
 /// Signs the manifest of a version with each of `keys`, in both forms. A manifest of an upstream is signed only if the origin
-/// verified signatures of it, and so that they are still found: its tag keeps them, and there is no bundle beside them if the
-/// upstream has none.
+/// verified signatures of it, and so that all of them are found: its tag keeps those of the upstream, and there are bundles if
+/// the upstream has one, or if it has no signatures at the tag.
 pub(crate) fn sign(service: &ServiceName, form: &OciForm, keys: &[SigningKey]) -> Vec<Attachment> {
     if keys.is_empty() || (form.is_upstream && form.attachments.is_empty()) {
         return Vec::new();
     }
     let tag = signature_tag(&form.sha256);
     let at_tag = form.attachments.iter().find(|it| it.tag.as_ref() == Some(&tag));
-    let has_bundle = || form.attachments.iter().any(|it| it.tag.is_none() && it.manifest.contains(SIGN_PREDICATE));
-    let bundles = if at_tag.is_none() || has_bundle() { keys } else { &[] };
+    let bundles = if at_tag.is_none() || form.attachments.iter().any(is_bundle) { keys } else { &[] };
     let older = older(service, form, keys, at_tag);
     older.into_iter().chain(bundles.iter().map(|key| bundle(form, key))).collect()
+}
+
+/// Whether cosign 3 finds this as a bundle, and then looks for nothing at the tag: by the only layer of a referrer, whatever it
+/// states. Annotations of an upstream's manifest are unsigned.
+fn is_bundle(attachment: &Attachment) -> bool {
+    let manifest: Value = serde_json::from_str(&attachment.manifest).unwrap_or_default();
+    let layers = manifest["layers"].as_array().map(Vec::as_slice);
+    let is_of_bundle = |layer: &Value| layer["mediaType"].as_str().is_some_and(|kind| kind.starts_with(BUNDLE_TYPES));
+    attachment.tag.is_none() && matches!(layers, Some([layer]) if is_of_bundle(layer))
 }
 
 /// The older form. `before`: the signatures of the upstream, which stay. `None`: they cannot be read.
