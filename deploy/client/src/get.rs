@@ -78,7 +78,10 @@ pub(crate) async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
         bail!("there is no {} `{}`", kind.singular(), missing.0);
     }
     let matching = if patterns.is_empty() && query.is_empty() { "" } else { " that match" };
-    let none = format!("there are no {}{matching}", kind.plural());
+    let none = match unheard.is_empty() {
+        true => format!("there are no {}{matching}", kind.plural()),
+        false => format!("no edge has reported agents{matching}"),
+    };
     match &arguments.by {
         Some(_) if !is_agents => bail!("--by is about agents: `weir get agents --by edge`"),
         Some(by) => {
