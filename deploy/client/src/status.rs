@@ -140,6 +140,18 @@ fn report(answers: &Answers, clock: Clock) -> Report {
         not_well.push(format!("{kind}: {rows} of {agents}, the oldest {since} (`weir fleet --problem {kind}`)"));
     }
     not_well.extend(not_known::sentences(summary, clock));
+    let is_pinned = |each: &&Value| each["status"]["pinned"].is_object();
+    named(&mut pinned, "service", services.iter().filter(is_pinned), |one| {
+        format!("{} is {}", text(&one["name"]), pin::pinned(&one["status"], clock))
+    });
+    let of = match services_of_operator.as_array() {
+        Some(_) => format!(" (the services {} and their agents alone)", text(services_of_operator)),
+        None => String::new(),
+    };
+    Report { of, numbers: numbers(answers), pinned, not_well }
+}
+
+fn numbers(Answers { repositories, services, agents, unheard, summary, .. }: &Answers) -> Vec<String> {
     let count = |all: &[Value], is: &dyn Fn(&Value) -> bool| all.iter().filter(|each| is(each)).count();
     let condition = |name: &'static str| count(services, &move |each| each["status"]["condition"] == name);
     let state = |name: &'static str| count(agents, &move |each| each["state"] == name);
@@ -162,15 +174,7 @@ fn report(answers: &Answers, clock: Clock) -> Report {
     if !unheard.is_empty() {
         numbers[2] = format!("{}; {} never heard", numbers[2], unheard.len());
     }
-    let is_pinned = |each: &&Value| each["status"]["pinned"].is_object();
-    named(&mut pinned, "service", services.iter().filter(is_pinned), |one| {
-        format!("{} is {}", text(&one["name"]), pin::pinned(&one["status"], clock))
-    });
-    let of = match services_of_operator.as_array() {
-        Some(_) => format!(" (the services {} and their agents alone)", text(services_of_operator)),
-        None => String::new(),
-    };
-    Report { of, numbers, pinned, not_well }
+    numbers
 }
 
 /// Names some objects, and counts the rest.
