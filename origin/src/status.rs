@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use weir_protocol::descriptor::Descriptor;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
@@ -276,22 +277,24 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
             }
             _ => Value::Null,
         },
-        "published": current.map(|descriptor| {
-            let publication = descriptor.publication();
-            json!({
-                "generation": publication.generation,
-                "revision": descriptor.revision(),
-                "digest": publication.digest,
-                "commit": publication.commit,
-                "revision_id": publication.revision_id,
-                "version": publication.version,
-                "parts": publication.parts,
-                "size": publication.size,
-                "published_at": time(publication.published_at),
-                "omitted": publication.omitted.len(),
-                "representations": descriptor.representations(),
-            })
-        }),
+        "published": current.map(|descriptor| published(&descriptor)),
+    })
+}
+
+fn published(descriptor: &Descriptor) -> Value {
+    let publication = descriptor.publication();
+    json!({
+        "generation": publication.generation,
+        "revision": descriptor.revision(),
+        "digest": publication.digest,
+        "commit": publication.commit,
+        "revision_id": publication.revision_id,
+        "version": publication.version,
+        "parts": publication.parts,
+        "size": publication.size,
+        "published_at": time(publication.published_at),
+        "omitted": publication.omitted.len(),
+        "representations": descriptor.representations(),
     })
 }
 

@@ -22,6 +22,7 @@ use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
 use super::permissions::Permissions;
 use super::problems;
 use super::{OperatorApi, no_content, no_keys, uncached};
+use crate::catalog::Snapshot;
 use crate::observed::{Forgotten, NotForgotten};
 use crate::status;
 
@@ -294,14 +295,7 @@ impl OperatorApi {
         if is_certain && !is_known {
             return Err(problems::unknown_revision(&revision));
         }
-        let pinned = thresholds.iter().filter_map(|(name, threshold)| {
-            let service = snapshot.services.get(name)?;
-            let pin = status::pin(service)?;
-            let current = service.current()?.publication().generation;
-            let has_it = threshold.as_ref().is_some_and(|it| it.lacks(current) == Some(false));
-            (!has_it).then_some((name.clone(), pin))
-        });
-        let pinned = pinned.collect();
+        let pinned = held_back(&snapshot, &thresholds);
         Ok(Some(Order { thresholds, pinned }))
     }
 
@@ -403,4 +397,19 @@ mod tests {
             (&labels[..], (By::Label("zone".to_owned()), Some(By::Since(5))), 7)
         );
     }
+}
+
+/// The pins of services whose version does not have the revision. Until they are unpinned they do not get it.
+fn held_back(
+    snapshot: &Snapshot,
+    thresholds: &HashMap<ServiceName, Option<Threshold>>,
+) -> BTreeMap<ServiceName, Value> {
+    let pinned = thresholds.iter().filter_map(|(name, threshold)| {
+        let service = snapshot.services.get(name)?;
+        let pin = status::pin(service)?;
+        let current = service.current()?.publication().generation;
+        let has_it = threshold.as_ref().is_some_and(|it| it.lacks(current) == Some(false));
+        (!has_it).then_some((name.clone(), pin))
+    });
+    pinned.collect()
 }
