@@ -1,7 +1,7 @@
 //! Composition: builds the parts of an edge from its configuration and shuts them down.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -232,6 +232,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         observed: observed.clone(),
         heartbeats,
         history: History::start(registry.clone(), clock, drain),
+        summed: Mutex::default(),
         reloader: reloader.clone(),
         clock,
         started,
@@ -307,7 +308,7 @@ fn admin(config: &Config, status: &Arc<Status>, registry: &Registry, drain: &Dra
     Ok(Admin {
         registry: registry.clone(),
         ready: Arc::new(move || ready.readiness()),
-        page: Some((operator_api::page(), Arc::new(move || summed.summary(&gathered.gather())))),
+        page: Some((operator_api::page(), Arc::new(move || summed.summary(&gathered)))),
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         metrics_token: metrics_token(config.admin.metrics_token_file.as_deref())?,
         drain: drain.clone(),

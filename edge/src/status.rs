@@ -1,12 +1,12 @@
 //! The documents of `/status`, `/v1/explain` and `/readyz`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use weir_cache::Cache;
-use weir_cache::clock::Clock;
+use weir_cache::clock::{Clock, Moment};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::query::{self, QueryError};
@@ -51,6 +51,8 @@ pub(crate) struct Status {
     pub(crate) observed: Observed,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) history: History,
+    /// The last summary, and of when. The lock is held while one is made, so that one is made at a time.
+    pub(crate) summed: Mutex<Option<(Moment, Value)>>,
     pub(crate) reloader: Arc<WatchedFiles<Reloader>>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
@@ -151,7 +153,7 @@ impl Status {
         let all = self.catalog.all();
         let total = all.len();
         let (listed, next) = page.of(all, MAX_LISTED);
-        let failures = self.lookup.failures();
+        let failures = self.lookup.failures(|_| true);
         let services: Vec<_> = listed
             .iter()
             .map(|(name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures))
@@ -213,7 +215,7 @@ impl Status {
     }
 
     fn explain_version(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {
-        let failures = self.lookup.failures();
+        let failures = self.lookup.failures(|failed| failed == name);
         let entry = self.catalog.get(name);
         let current = entry.as_ref().and_then(|entry| entry.version.as_deref());
         match digest {

@@ -1,7 +1,10 @@
 //! The document of `/v1/summary`: what a person wants to know of an edge first. The page at `/` shows it.
 
 use std::cmp::Reverse;
+use std::sync::PoisonError;
+use std::time::{Duration, SystemTime};
 
+use prometheus::Registry;
 use prometheus::proto::MetricFamily;
 use serde_json::{Value, json};
 
@@ -13,14 +16,30 @@ const MAX_SERVICES: usize = 5;
 /// The most agents that it lists.
 const MAX_AGENTS: usize = 25;
 
+/// For so long it is the same for all who ask: many who look cost no more than one.
+const FRESH: Duration = Duration::from_secs(2);
+
 /// The gauges of connections and of their limits.
 const CONNECTIONS: [&str; 2] = ["weir_http_connections", "weir_http_connections_limit"];
 
 impl Status {
     /// What `/status` has without its services; the limits, the oldest services, the agents with problems, and the last hour.
-    /// `families`: the metrics of now. Blocks.
-    pub(crate) fn summary(&self, families: &[MetricFamily]) -> Value {
+    /// Up to two seconds old. Blocks.
+    pub(crate) fn summary(&self, registry: &Registry) -> Value {
+        let mut summed = self.summed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, document)) = &*summed
+            && self.clock.now().since(*at) < FRESH
+        {
+            return document.clone();
+        }
+        let document = self.sum(&registry.gather());
+        *summed = Some((self.clock.now(), document.clone()));
+        document
+    }
+
+    fn sum(&self, families: &[MetricFamily]) -> Value {
         let mut document = self.head();
+        document["now"] = humantime::format_rfc3339_millis(SystemTime::now()).to_string().into();
         document["agents"]["listed"] = self.observed.worst(MAX_AGENTS).into();
         document["services"] = self.oldest();
         let mut bounds = self.bounds().into_iter().map(|(name, in_use, limit)| bound(name, in_use, limit)).collect();
@@ -49,7 +68,7 @@ impl Status {
             aged.truncate(MAX_SERVICES);
         }
         aged.sort_by(|(age, name, _), (other, of, _)| (Reverse(age), name).cmp(&(Reverse(other), of)));
-        let failures = self.lookup.failures();
+        let failures = self.lookup.failures(|failed| aged.iter().any(|(_, name, _)| name == failed));
         let described =
             aged.iter().map(|(_, name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures));
         document["oldest"] = described.collect();

@@ -115,8 +115,8 @@ impl Lookup {
     }
 
     /// Why the last queries of services failed.
-    pub(crate) fn failures(&self) -> HashMap<ServiceName, Failure> {
-        self.negative.all()
+    pub(crate) fn failures(&self, is_wanted: impl Fn(&ServiceName) -> bool) -> HashMap<ServiceName, Failure> {
+        self.negative.failures(is_wanted)
     }
 
     /// Purges a service with its past versions and negative entries. A hard purge has to be made

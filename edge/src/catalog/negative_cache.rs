@@ -57,7 +57,7 @@ impl<K> Expiry<K, NegativeEntry> for EntryTtl {
 }
 
 impl<K: Clone + Eq + Hash + Send + Sync + 'static> NegativeCache<K> {
-    /// `explained_for`: how long a failure stays among [`all`](Self::all), at least.
+    /// `explained_for`: how long a failure stays among [`failures`](Self::failures), at least.
     pub(super) fn new(explained_for: Duration) -> Self {
         Self { answers: Cache::builder().max_capacity(MAX_ENTRIES).expire_after(EntryTtl).build(), explained_for }
     }
@@ -71,11 +71,11 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> NegativeCache<K> {
         self.answers.get(about).filter(|entry| now < entry.decides_until).map(|entry| entry.failure.error)
     }
 
-    /// The last failures, without counting as a use.
-    pub(super) fn all(&self) -> HashMap<K, Failure> {
+    /// The last failures about what is wanted, without counting as a use.
+    pub(super) fn failures(&self, is_wanted: impl Fn(&K) -> bool) -> HashMap<K, Failure> {
         // An iterator, unlike `get`, does not count as a use.
-        let all = self.answers.iter();
-        all.map(|(about, it)| (K::clone(&about), it.failure)).collect()
+        let wanted = self.answers.iter().filter(|(about, _)| is_wanted(about));
+        wanted.map(|(about, it)| (K::clone(&about), it.failure)).collect()
     }
 
     /// The number of entries, and the most.
@@ -129,8 +129,8 @@ mod tests {
         assert!(negative.at(&slow, in_three_seconds).is_none(), "the origin is asked again");
         let stays = |name| negative.answers.get(name).unwrap().stays;
         assert_eq!((stays(&slow), stays(&absent)), (EXPLAINED_FOR, ABSENCE_TTL_IN_SYNC));
-        assert!(matches!(negative.all()[&slow].error, LookupError::TooSlow));
+        assert!(matches!(negative.failures(|_| true)[&slow].error, LookupError::TooSlow));
         negative.remove(&slow);
-        assert!(!negative.all().contains_key(&slow), "a query has succeeded");
+        assert!(!negative.failures(|_| true).contains_key(&slow), "a query has succeeded");
     }
 }

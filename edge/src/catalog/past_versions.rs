@@ -105,7 +105,7 @@ impl PastVersions {
 
     /// Removes negative entries of a service, and with a hard purge its past versions.
     pub(super) fn purge(&self, service: &ServiceName, mode: PurgeMode) {
-        let failed = self.negative.all().into_keys().filter(|((name, _), _)| name == service);
+        let failed = self.negative.failures(|((name, _), _)| name == service).into_keys();
         failed.for_each(|query| self.negative.remove(&query));
         if mode == PurgeMode::Hard {
             for version in self.select(|name, _| name == service) {

@@ -14,6 +14,9 @@ use super::table::Table;
 /// The most agents that a document lists.
 const MAX_LISTED: usize = 100;
 
+/// How many rows agents with problems leave to agents whose name two use, and to silent ones, if there are such.
+const RESERVED: usize = 5;
+
 impl Table {
     /// For `/status`: how many agents there are, and what is wrong with which.
     pub(super) fn summary(&self) -> Value {
@@ -65,13 +68,28 @@ impl Table {
         json!({ "total": total, "agents": agents, "cursor": last })
     }
 
-    /// For `/v1/summary`: the first agents, those with a problem first, then those whose name two use, then those not heard.
+    /// For `/v1/summary`: the first agents, those with a problem first, then those whose name two use, then those not heard. No
+    /// kind hides the next one.
     pub(super) fn worst(&self, most: usize, now: Moment, wall: SystemTime) -> Vec<Value> {
-        let rank = |agent: &AgentState| (agent.problems == 0, !agent.is_duplicated(), !agent.is_unheard);
-        let mut all: Vec<_> = self.agents.iter().map(|(name, agent)| (rank(agent), name, agent)).collect();
-        // The names are in order, and stay so among equals.
-        all.sort_by_key(|(rank, ..)| *rank);
-        let listed = all.into_iter().take(most).map(|(_, name, agent)| {
+        let kind = |agent: &AgentState| match agent {
+            agent if agent.problems > 0 => 0,
+            agent if agent.is_duplicated() => 1,
+            agent if agent.is_unheard => 2,
+            _ => 3,
+        };
+        // The first of each kind, in the order of names.
+        let mut kinds: [Vec<_>; 4] = Default::default();
+        for (name, agent) in &self.agents {
+            let of_kind = &mut kinds[kind(agent)];
+            if of_kind.len() < most {
+                of_kind.push((name, agent));
+            }
+        }
+        let reserved = [1, 2].map(|kind| kinds[kind].len().min(RESERVED));
+        kinds[0].truncate(most.saturating_sub(reserved.iter().sum()));
+        let left = most.saturating_sub(kinds[0].len() + reserved[1]);
+        kinds[1].truncate(left);
+        let listed = kinds.into_iter().flatten().take(most).map(|(name, agent)| {
             let mut shown = agent.counted(name, now, wall);
             let problem = agent.present().find_map(|row| Some((&row.service, row.problem.as_ref()?)));
             shown["problem"] = problem.map_or(Value::Null, |(service, problem)| {
@@ -122,4 +140,27 @@ fn names(table: &Table, is_one: impl Fn(&AgentState) -> bool) -> Vec<&NodeName> 
 fn time_of(moment: Moment, now: Moment, wall: SystemTime) -> String {
     let time = SystemTime::UNIX_EPOCH + Duration::from_millis(moment.to_unix_millis(now, wall));
     humantime::format_rfc3339_seconds(time).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observed::fixture::{Site, message};
+
+    #[test]
+    fn failing_agents_do_not_hide_silent_ones() {
+        let mut site = Site::new(1 << 20);
+        let silent = ["silent-1", "silent-2"];
+        silent.into_iter().for_each(|name| site.accept(name, message("a", 1, "f", &["shop"], &[])).map(drop).unwrap());
+        site.pass(85);
+        site.accept("well", message("a", 1, "f", &["shop"], &[])).unwrap();
+        let listed = |site: &Site| -> Vec<_> {
+            let all = site.table.worst(5, site.now, std::time::SystemTime::now());
+            all.iter().map(|agent| agent["agent"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(listed(&site), ["silent-1", "silent-2", "well"]);
+        for number in 0..9 {
+            site.accept(&format!("failing-{number}"), message("a", 1, "f", &["shop!503"], &[])).unwrap();
+        }
+        assert_eq!(listed(&site), ["failing-0", "failing-1", "failing-2", "silent-1", "silent-2"]);
+    }
 }

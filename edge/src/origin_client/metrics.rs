@@ -12,7 +12,7 @@ metric_families! {
         /// Requests to origins, and for objects to shields. The status is that of HTTP, or `unreachable`, `timeout`,
         /// `bad_answer`, `circuit_open` (no request was sent).
         requests: IntCounterVec = "weir_edge_origin_requests_total"
-            { kind: ["service", "version", "object", "shield", "access", "events", "members", "heartbeats", "observed",
+            { kind: ["service", "version", "versions", "object", "shield", "access", "events", "members", "heartbeats", "observed",
             "probe"], status };
         /// Bytes of responses from origins and shields. Offload = 1 − this / `weir_edge_sent_bytes_total`.
         received_bytes: IntCounter = "weir_edge_origin_received_bytes_total";

@@ -9,7 +9,7 @@ metric_families! {
     pub(crate) struct PeerMetrics {
         /// Requests of other edges, for which this edge is a shield.
         requests: IntCounterVec = "weir_edge_peer_requests_total"
-            { route: ["service", "version", "object", "access", "events", "heartbeats", "observed", "unknown"], status };
+            { route: ["service", "version", "versions", "object", "access", "events", "heartbeats", "observed", "unknown"], status };
         /// Bytes of objects sent to other edges.
         pub(super) sent_bytes: IntCounter = "weir_edge_peer_sent_bytes_total";
         /// Event streams to other edges that ended. `behind`: the reader was too slow. `suspect`: a service may have changed

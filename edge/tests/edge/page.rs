@@ -94,8 +94,15 @@ async fn the_summary_says_what_a_person_asks_first() {
     };
     assert_eq!(total("downloads", "origin"), 1, "{hour}");
     assert_eq!(total("sent_bytes", "origin"), tarball.bytes().len() as u64);
-    assert_eq!(total("origins", "requests") as f64, site.metric("weir_edge_origin_requests_total", &[]));
+    let fetched = ["service", "version", "versions", "object", "shield"];
+    let fetches: f64 =
+        fetched.map(|kind| site.metric("weir_edge_origin_requests_total", &[("kind", kind)])).iter().sum();
+    assert_eq!((total("origins", "requests") as f64, total("origins", "not_sent")), (fetches, 0));
     assert_eq!(total("objects", "origins"), total("fills", "ok"));
+    // The report of the agent is a request, but no work of the cache.
+    let cached = ["hit", "stale", "miss", "collapsed", "revalidated", "forced"].map(|did| total("requests", did));
+    assert!(cached.iter().sum::<u64>() == 1 && total("agents", "requests") >= 2, "{hour}");
+    assert!(now["now"].is_string() && hour["gaps"] == json!([]));
     // `/status` has the same, and each service.
     let status: Value = serde_json::from_str(&site.admin("/status").await.1).unwrap();
     assert_eq!(

@@ -232,7 +232,9 @@ pub fn json(document: &impl Serialize) -> Response<Body> {
 
 /// A response with JSON for programs, without white space.
 fn compact_json(document: &serde_json::Value) -> Response<Body> {
-    typed(StatusCode::OK, "application/json", document.to_string())
+    let mut response = typed(StatusCode::OK, "application/json", document.to_string());
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 fn lines(word: &str, reasons: &[String]) -> String {

@@ -7,22 +7,32 @@ const CACHE_STATUS = [
   ['miss', 'waited for an origin', 'c3'],
   ['collapsed', 'waited for the same as another request', 'c4'],
   ['forced', 'asked an origin, as the request demanded', 'c6'],
-  ['error', 'answered with an error', 'c7'],
-];
+  ['error_4xx', 'error', 'refused with a status 4xx', 'c8'],
+  ['error_5xx', 'error', 'failed with a status 5xx', 'c7'],
+].map(([name, ...rest]) => rest.length === 2 ? [name, name, ...rest] : [name, `${rest[0]} (${name.slice(-3)})`, ...rest.slice(1)]);
+// Errors stand at the foot of a column, and so high that one is seen.
+const LEAST = 3;
+const STACK = [...CACHE_STATUS].sort(([one], [other]) => other.startsWith('error') - one.startsWith('error'));
 const TIERS = [['memory', 'Memory', 'c1'], ['disk', 'Disk', 'c4'], ['origin', 'Origins and shields', 'c3']];
 
 // Full is normal here: what was used least gives way.
 const EVICTING = new Set(['disk_bytes', 'memory_bytes', 'parsed_manifest_bytes', 'services', 'service_bytes', 'service_floors',
   'past_version_bytes', 'version_list_bytes', 'version_list_files', 'cached_failures', 'cached_version_failures',
   'agent_following_bytes', 'agent_group_bytes', 'refused_names', 'cached_tokens']);
+const isNear = (one) => one.limit > 0 && one.in_use / one.limit >= NEAR && !EVICTING.has(one.bound);
 const FRESHNESS = { fresh: 'fresh', 'stale-while-revalidate': 'stale, revalidated in the background',
   revalidate: 'stale, revalidated before it is served', expired: 'expired' };
 
 function showOrigins(it) {
   const { failing_total: failing, duplicated_total: duplicated } = it.agents;
-  byId('agents-hint').hidden = failing + duplicated === 0;
-  say('agents-link', `${count(failing, 'agent')} with a problem${duplicated ? `, ${count(duplicated, 'name')} that two agents use` : ''}`);
-  const state = (up, circuit) => make('span', { class: up ? 'good' : 'bad' }, up ? 'up' : circuit === 'open' ? 'down; not asked for now' : 'down');
+  const silent = it.agents.reporting - it.agents.connected;
+  byId('agents-hint').hidden = failing + duplicated + silent === 0;
+  say('agents-link', [failing && `${count(failing, 'agent')} with a problem`, duplicated && `${count(duplicated, 'name')} that two agents use`,
+    silent && `${whole.format(silent)} of ${count(it.agents.reporting, 'agent')} silent`].filter(Boolean).join(', '));
+  const near = it.bounds.filter((one) => isNear(one)).length;
+  byId('limits-hint').hidden = near === 0;
+  say('limits-link', `${count(near, 'limit')} in use by ${100 * NEAR} % or more`);
+  const state = (up, circuit) => make('span', { class: up ? 'good state' : 'bad state' }, up ? 'up' : circuit === 'open' ? 'down; circuit open' : 'down');
   const events = (origin) => !origin.followed ? 'not followed' : origin.events_followed ? 'followed' :
     origin.last_heartbeat_seconds === null ? 'never received' : `none for ${duration(origin.last_heartbeat_seconds)}`;
   tableRows('origins', [
@@ -33,12 +43,19 @@ function showOrigins(it) {
 
 function showRequests(hour, period) {
   const all = sum(CACHE_STATUS.map(([name]) => sum(hour.requests[name])));
-  say('requests-words', `${count(all, 'request')} ${period}.`);
-  plot(byId('requests-plot'), 'Requests by Cache-Status', hour.seconds, CACHE_STATUS.map(([name, , colour]) =>
-    ({ name, colour, minutes: byMinute(hour, hour.requests[name]) })), (number) => whole.format(number));
-  tableRows('requests', CACHE_STATUS.map(([name, does, colour]) => {
+  const other = (name) => sum(hour.agents[name]);
+  const errors = (kind) => other(kind) - sum(hour.requests[kind]);
+  const [refused, failed] = [errors('error_4xx'), errors('error_5xx')];
+  const missing = sum(hour.gaps.map(([from, to]) => from - to));
+  say('requests-words', `${count(all, 'request')} for something cached ${period}: downloads, manifests and service lookups. ` +
+    `Besides, ${count(other('requests') - all, 'poll, stream or report', 'polls, streams and reports')}` +
+    `${refused ? `, ${whole.format(refused)} of them refused (4xx)` : ''}${failed ? `, ${whole.format(failed)} of them failed (5xx)` : ''}.` +
+    (missing > 0 ? ` Nothing was recorded for ${duration(missing)}: this machine slept, or was too busy.` : ''));
+  plot(byId('requests-plot'), 'Requests by Cache-Status', hour, STACK.map(([name, title, , colour]) =>
+    ({ name: title, colour, least: name.startsWith('error') ? LEAST : 0, minutes: byMinute(hour, hour.requests[name]) })), (number) => whole.format(number));
+  tableRows('requests', CACHE_STATUS.map(([name, title, does, colour]) => {
     const number = sum(hour.requests[name]);
-    return [key(name, colour), does, { number: whole.format(number) }, { number: percent(number, all) }];
+    return [key(title, colour), does, { number: whole.format(number) }, { number: percent(number, all) }];
   }));
   return all;
 }
@@ -48,17 +65,20 @@ function showCache(it, hour, period, requests) {
   const of = (group) => sum(TIERS.map(([tier]) => total(group, tier)));
   const [bodies, sent, received] = [of('downloads'), of('sent_bytes'), total('origins', 'received_bytes')];
   const figure = (value, words) => make('span', {}, make('b', {}, value), words);
-  const saved = sent - received;
+  // A shield also spares origins what it sends to other edges.
+  const given = sent + total('peers', 'sent_bytes');
+  const to = total('peers', 'requests') ? 'agents and other edges' : 'agents';
+  const wanted = requests + total('peers', 'cached_requests');
+  const asked = total('origins', 'requests') - total('origins', 'not_sent');
+  const saved = (value, part, all, unit, words) => figure(part >= 0 ? value(part) : value(0),
+    ` ${unit} saved towards origins and shields${part >= 0 ? ` (${percent(part, all)})` : ''}: ${words}${part >= 0 ? '' : ' so far'}`);
   list('cache-figures', [
     figure(percent(bodies - total('downloads', 'origin'), bodies), ` hit ratio of ${count(bodies, 'download')}`),
     figure(percent(sent - total('sent_bytes', 'origin'), sent), ` hit ratio of ${bytes(sent)} sent`),
-    figure(saved >= 0 ? bytes(saved) : '0 B', saved >= 0 ?
-      ` saved towards origins (${percent(saved, sent)}): agents got ${bytes(sent)}, origins sent ${bytes(received)}` :
-      ` saved towards origins: they sent ${bytes(received)}, agents got ${bytes(sent)} so far`),
-    figure(whole.format(Math.max(0, requests - total('origins', 'requests'))),
-      ` requests saved towards origins: agents sent ${whole.format(requests)}, this edge ${whole.format(total('origins', 'requests'))}`),
+    saved(bytes, given - received, given, '', `${to} got ${bytes(given)}, this edge received ${bytes(received)}`),
+    saved(whole.format, wanted - asked, wanted, 'requests', `${to} sent ${whole.format(wanted)}, this edge ${whole.format(asked)}`),
   ]);
-  plot(byId('bytes-plot'), 'Bytes to agents by tier', hour.seconds, TIERS.map(([tier, name, colour]) =>
+  plot(byId('bytes-plot'), 'Bytes to agents by tier', hour, TIERS.map(([tier, name, colour]) =>
     ({ name, colour, minutes: byMinute(hour, hour.sent_bytes[tier]) })), bytes);
   const { cache } = it;
   const filled = (part, all, colour) => make('span', {}, `${bytes(part)} of ${bytes(all)} (${percent(part, all)})`, bar(part, all, colour));
@@ -68,11 +88,13 @@ function showCache(it, hour, period, requests) {
       filled(cache.memory_bytes, cache.memory_limit_bytes, 'c1'), number('evictions', 'memory')],
     [key('Disk', 'c4'), number('objects', 'disk'), { number: bytes(total('sent_bytes', 'disk')) },
       filled(cache.bytes, cache.limit_bytes, 'c4'), number('evictions', 'disk')],
-    [key('Shields', 'c3'), number('objects', 'shields'), { number: '–' }, '–', { number: '–' }],
-    [key('Origins', 'c3'), number('objects', 'origins'), { number: bytes(total('sent_bytes', 'origin')) }, '–', { number: '–' }],
+    [key('Origins and shields', 'c3'), { number: `${whole.format(total('objects', 'origins'))} + ${whole.format(total('objects', 'shields'))}` },
+      { number: bytes(total('sent_bytes', 'origin')) }, '–', { number: '–' }],
   ]);
-  const failed = total('fills', 'all') - total('fills', 'ok');
-  say('fills-words', `${count(total('fills', 'all'), 'fill')} ${period}, ${failed === 0 ? 'none' : whole.format(failed)} of them failed; ` +
+  const failures = Object.keys(hour.fills).filter((one) => one !== 'ok' && one !== 'collapsed' && total('fills', one) > 0);
+  const failed = sum(failures.map((one) => total('fills', one)));
+  const reasons = failures.map((one) => `${whole.format(total('fills', one))} ${one}`).join(', ');
+  say('fills-words', `${count(total('fills', 'ok') + failed, 'fill')} ${period}, ${failed === 0 ? 'none' : whole.format(failed)} of them failed${failed ? ` (${reasons})` : ''}; ` +
     `${count(total('fills', 'collapsed'), 'request')} waited for a fill of another. ` +
     (cache.is_writing ? `The disk has ${count(cache.objects, 'object')}.` : 'The disk takes no objects at present.'));
   const peers = total('peers', 'requests');
@@ -95,10 +117,11 @@ function showServices(it) {
 
 function showAgents(agents, now) {
   const { reporting, connected, failing_total: failing, duplicated_total: duplicated, listed } = agents;
-  const words = [`${count(reporting, 'agent')} told this edge within a day what they run; ${whole.format(connected)} connected`];
+  const words = [`${count(reporting, 'agent')} reported within a day; ${whole.format(connected)} connected`];
+  if (reporting > connected) words.push(`${whole.format(reporting - connected)} silent`);
   if (failing) words.push(`${whole.format(failing)} with a problem`);
   if (duplicated) words.push(`${count(duplicated, 'name')} that two agents use at the same time`);
-  say('agents-words', reporting === 0 ? 'No agent has told this edge what it runs.' :
+  say('agents-words', reporting === 0 ? 'No agent has reported.' :
     `${words.join('; ')}.${listed.length < reporting ? ` The first ${listed.length} are listed; /v1/agents has all.` : ''}`);
   byId('agents').hidden = listed.length === 0;
   tableRows('agents', listed.map((one) => {
@@ -108,18 +131,19 @@ function showAgents(agents, now) {
     if (problem) {
       wrong.push(make('b', { class: 'bad' }, `${problem.service}: ${problem.kind}. `),
         `${problem.text} (${count(problem.tries, 'try', 'tries')} in ${duration(secondsSince(problem.since, now))})`);
-      if (problem.output) wrong.push(' Its last words: ', make('code', {}, problem.output), '.');
+      if (problem.output) wrong.push(' Output: ', make('code', {}, problem.output), '.');
       if (one.problems > 1) wrong.push(` ${count(one.problems - 1, 'more service')} with a problem.`);
     }
+    if (one.state !== 'connected') wrong.push(wrong.length ? ' Silent.' : 'silent');
     return [make('a', { href: `/v1/agents/${encodeURIComponent(one.agent)}` }, one.agent),
-      one.state === 'connected' ? 'connected' : make('span', { class: 'warn' }, `not heard for ${duration(secondsSince(one.heard_at, now))}`),
+      one.state === 'connected' ? make('span', { class: 'state' }, 'connected') : make('span', { class: 'warn state' }, `not heard for ${duration(secondsSince(one.heard_at, now))}`),
       { number: whole.format(one.services) },
       make('span', {}, ...(wrong.length ? wrong : ['nothing']))];
   }));
 }
 
 follow('/v1/summary', 'the edge', 5, (it, now) => {
-  const hour = it.last_hour;
+  const hour = lastHour(it.last_hour, now);
   const period = hour.seconds >= 3600 ? 'in the last hour' : `in the last ${duration(hour.seconds)}, since the start`;
   for (const caption of document.querySelectorAll('.period')) caption.textContent = `${caption.closest('table').id === 'tiers' ? 'By tier' : 'Requests'}, ${period}`;
   showState('edge', it, now);

@@ -78,25 +78,29 @@ function bar(part, all, colour) {
 const key = (name, colour) => make('span', { class: 'key' }, draw('svg', { class: 'swatch', viewBox: '0 0 8 8', 'aria-hidden': 'true' },
   draw('rect', { class: colour, width: 8, height: 8 })), name);
 
-// Counts of intervals by minute of the last hour, the newest minute last. An interval that two minutes share is divided.
+// The intervals that are in one of the 60 minutes that a plot has, with their minute. `now`: in milliseconds.
+function lastHour(all, now) {
+  const minuteOf = (seconds) => Math.floor(seconds / 60);
+  const newest = all.seconds_ago.length - 1;
+  const minutes = all.seconds_ago.map((ago, at) => minuteOf(now / 1000) - minuteOf(now / 1000 - ago - (at < newest ? all.interval_seconds / 2 : 0)));
+  const cut = (counts) => counts.filter((_, at) => minutes[at] < 60);
+  const groups = Object.entries(all).filter(([, group]) => typeof group === 'object' && !Array.isArray(group))
+    .map(([name, group]) => [name, Object.fromEntries(Object.entries(group).map(([one, counts]) => [one, cut(counts)]))]);
+  return { ...all, ...Object.fromEntries(groups), minutes_ago: cut(minutes) };
+}
+
+// Counts of intervals by minute of the clock in the last hour, this minute last. An interval is in the minute of its middle,
+// whole, so that its count stays where it was when it is drawn again.
 function byMinute(hour, counts) {
   const minutes = new Array(60).fill(0);
-  let from = hour.seconds;
-  counts.forEach((number, at) => {
-    const to = Math.min(from, hour.seconds_ago[at]);
-    const span = Math.max(from, to + 1) - to;
-    for (let minute = Math.floor(to / 60); minute < 60 && 60 * minute < to + span; minute += 1) {
-      const shared = Math.min(to + span, 60 * (minute + 1)) - Math.max(to, 60 * minute);
-      minutes[59 - minute] += (number * shared) / span;
-    }
-    from = to;
-  });
+  counts.forEach((number, at) => { minutes[59 - hour.minutes_ago[at]] += number; });
   return minutes;
 }
 
-// A plot of stacked columns, one a minute, with the same numbers as a table. `series`: {name, colour, minutes}.
-// `reach`: how many seconds there is something to show of.
-function plot(figure, what, reach, series, shown) {
+// A plot of stacked columns, one a minute, with the same numbers as a table. `series`: {name, colour, minutes, least}, where
+// `least` is the least height in percent. `hour` says how far back there is something to show, and what is missing.
+function plot(figure, what, hour, series, shown) {
+  const reach = hour.seconds;
   const totals = Array.from({ length: 60 }, (_, minute) => sum(series.map((one) => one.minutes[minute])));
   const most = Math.max(...totals);
   const peak = totals.lastIndexOf(most);
@@ -108,7 +112,7 @@ function plot(figure, what, reach, series, shown) {
     return draw('g', {}, draw('title', {}, `${59 - minute} min ago: ${shown(totals[minute])}`),
       draw('rect', { x: minute, y: 0, width: 1, height: 100, fill: 'transparent' }),
       ...series.filter((one) => one.minutes[minute] > 0).map((one) => {
-        const height = (100 * one.minutes[minute]) / most;
+        const height = Math.max(one.least || 0, (100 * one.minutes[minute]) / most);
         top -= height;
         return draw('rect', { class: one.colour, x: minute + 0.1, y: top, width: 0.8, height });
       }));
@@ -117,7 +121,9 @@ function plot(figure, what, reach, series, shown) {
   const picture = draw('svg', { class: 'plot', viewBox: '0 0 60 100', preserveAspectRatio: 'none', role: 'img',
     'aria-labelledby': `${id}-title ${id}-words` },
   draw('title', { id: `${id}-title` }, what), draw('desc', { id: `${id}-words` }, words),
-  draw('rect', { class: 'before', x: 0, y: 0, width: Math.max(0, 60 - reach / 60), height: 100 }), ...columns);
+  draw('rect', { class: 'before', x: 0, y: 0, width: Math.max(0, 60 - reach / 60), height: 100 }),
+  ...hour.gaps.map(([from, to]) => draw('rect', { class: 'gap', x: Math.max(0, 60 - from / 60), y: 0, width: (Math.min(3600, from) - to) / 60, height: 100 },
+    draw('title', {}, `nothing was recorded for ${duration(from - to)}`))), ...columns);
   const start = reach < 3600 ? `it started ${duration(reach)} ago` : '';
   figure.querySelector('.picture').replaceChildren(
     make('div', { class: 'axis', 'aria-hidden': 'true' }, make('span', {}, most === 0 ? 'none' : `at most ${shown(most)} a minute`), make('span', {}, start)),
