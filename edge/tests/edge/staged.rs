@@ -90,7 +90,7 @@ impl Rollout {
     }
 }
 
-fn of<'a>(agent: &'a (String, String)) -> (&'a str, &'a str) {
+fn of(agent: &(String, String)) -> (&str, &str) {
     (&agent.0, &agent.1)
 }
 

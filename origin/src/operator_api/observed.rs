@@ -356,6 +356,21 @@ impl OperatorApi {
     }
 }
 
+/// The pins of services whose version does not have the revision. Until they are unpinned they do not get it.
+fn held_back(
+    snapshot: &Snapshot,
+    thresholds: &HashMap<ServiceName, Option<Threshold>>,
+) -> BTreeMap<ServiceName, Value> {
+    let pinned = thresholds.iter().filter_map(|(name, threshold)| {
+        let service = snapshot.services.get(name)?;
+        let pin = status::pin(service)?;
+        let current = service.current()?.publication().generation;
+        let has_it = threshold.as_ref().is_some_and(|it| it.lacks(current) == Some(false));
+        (!has_it).then_some((name.clone(), pin))
+    });
+    pinned.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,19 +412,4 @@ mod tests {
             (&labels[..], (By::Label("zone".to_owned()), Some(By::Since(5))), 7)
         );
     }
-}
-
-/// The pins of services whose version does not have the revision. Until they are unpinned they do not get it.
-fn held_back(
-    snapshot: &Snapshot,
-    thresholds: &HashMap<ServiceName, Option<Threshold>>,
-) -> BTreeMap<ServiceName, Value> {
-    let pinned = thresholds.iter().filter_map(|(name, threshold)| {
-        let service = snapshot.services.get(name)?;
-        let pin = status::pin(service)?;
-        let current = service.current()?.publication().generation;
-        let has_it = threshold.as_ref().is_some_and(|it| it.lacks(current) == Some(false));
-        (!has_it).then_some((name.clone(), pin))
-    });
-    pinned.collect()
 }

@@ -112,7 +112,7 @@ async fn stopped_with_blog() -> Stopped {
     let put = async |operator: &Operator, _: &Node| {
         assert_eq!(operator.put("/v1/repositories/blog", url).await.status, StatusCode::CREATED);
     };
-    Stopped::after(put).await
+    Box::pin(Stopped::after(put)).await
 }
 
 fn path_of(service: &str) -> String {
