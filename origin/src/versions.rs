@@ -95,8 +95,8 @@ pub enum VersionError {
         /// The operator who rolled back to it.
         by: String,
     },
-    /// It cannot be staged now.
-    #[error("nothing was staged: {reason}")]
+    /// It cannot be staged, or promoted, now.
+    #[error("nothing was changed: {reason}")]
     NotStageable {
         /// The service.
         service: ServiceName,

@@ -124,7 +124,9 @@ pub(crate) async fn run(command: &RolloutCommand) -> anyhow::Result<()> {
 async fn end(arguments: &EndArguments, action: &str) -> anyhow::Result<Value> {
     let client = Client::new(&arguments.connection)?;
     let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
-    let body = json!({ "action": action, "reason": arguments.reason });
+    // What somebody else has done meanwhile is not undone unseen.
+    let generation = client.get(&path, &Query::new()).await?["from"]["generation"].take();
+    let body = json!({ "action": action, "generation": generation, "reason": arguments.reason });
     Ok(client.send(Method::POST, &path, &Query::new(), Some(&body)).await?.1)
 }
 

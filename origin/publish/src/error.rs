@@ -163,6 +163,11 @@ pub enum StageError {
     /// Nothing can be promoted.
     #[error("nothing is staged of service `{0}`")]
     NothingStaged(ServiceName),
+    /// What was aborted is promoted only by who knows that.
+    #[error(
+        "what was staged of service `{0}` was given up: to publish it for all, send the `generation` of the version in force"
+    )]
+    Aborted(ServiceName),
     /// An operator has pinned the service.
     #[error("service `{0}` is pinned: unpin it first, because a pin is for everybody")]
     Pinned(ServiceName),

@@ -61,14 +61,11 @@ impl Publisher {
     /// of the service's ref, the service is pinned to it.
     ///
     /// # Errors
-    /// Nothing is staged, it is no longer retained, the current generation is not the expected one, or the change cannot be
-    /// stored.
+    /// Nothing is staged, it is no longer retained, the current generation is not the expected one, it was aborted and none is
+    /// expected, or the change cannot be stored.
     pub async fn promote(&self, service: &Arc<Service>, change: VersionChange) -> Result<Generation, StageError> {
         let owned = service.clone();
-        let is_tip = self
-            .repositories
-            .known_service(&service.repository, &service.name, |known| known.is_staged_tip(service.tip()));
-        let promote = move |draft: &mut Draft<'_>| draft.promote(&owned, is_tip.unwrap_or(false), &change);
+        let promote = move |draft: &mut Draft<'_>| draft.promote(&owned, &change);
         self.repositories.handle(&service.repository).change(vec![service.name.clone()], promote).await
     }
 

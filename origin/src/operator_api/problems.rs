@@ -210,7 +210,8 @@ impl From<VersionError> for Problem {
                 Self::new(S::CONFLICT, "already-rolled-back", "The service is rolled back already", detail)
             }
             VersionError::NotStageable { service, .. } => {
-                Self::new(S::CONFLICT, "not-stageable", "It cannot be staged", detail).about("service", &service)
+                Self::new(S::CONFLICT, "not-stageable", "It cannot be staged or promoted", detail)
+                    .about("service", &service)
             }
             VersionError::NothingStaged(service) => {
                 Self::new(S::CONFLICT, "nothing-staged", "Nothing is staged", detail).about("service", &service)

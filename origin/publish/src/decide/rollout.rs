@@ -79,7 +79,6 @@ impl Draft<'_> {
     pub(crate) fn promote(
         &mut self,
         service: &Arc<Service>,
-        is_tip: bool,
         change: &VersionChange,
     ) -> Result<(Generation, Vec<VisibleChange>), StageError> {
         let (mut row, current) = self.expected(service, change)?;
@@ -87,9 +86,15 @@ impl Draft<'_> {
         let staged = row.staged.as_ref().map(|staged| staged.digest);
         let digest = staged.or(row.aborted.as_ref().map(|aborted| aborted.digest));
         let (Some(digest), Some(_)) = (digest, current) else { return Err(nothing()) };
+        // Somebody may have aborted it while the operator looked at it.
+        if staged.is_none() && change.expected.is_none() {
+            return Err(StageError::Aborted(service.name.clone()));
+        }
         let retained = row.retained.iter().find(|retained| retained.version.digest == digest);
         let retained = retained.ok_or_else(|| VersionChangeError::NotRetained(service.name.clone(), digest))?;
         let (version, only_staged) = (retained.version.clone(), retained.only_staged);
+        let was_tip = row.staged.as_ref().is_some_and(|staged| staged.was_tip);
+        let is_tip = service.tip().map_or(was_tip, |tip| tip == version.key);
         let mut descriptor = parsed(&version)?;
         if staged.is_none() {
             let (now, floor) = (self.rules.clocks.bounded(change.now, Instant::now()), self.rules.generation_floor);

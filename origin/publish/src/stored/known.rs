@@ -190,13 +190,6 @@ impl KnownService {
         !self.is_moving && self.current.as_ref().is_some_and(is_last)
     }
 
-    /// Whether what is staged, or was and was aborted, is the `tip` of its ref, as far as that is known.
-    pub(crate) fn is_staged_tip(&self, tip: Option<ContentKey>) -> bool {
-        let staged = self.staged.as_ref().map(|staged| (staged.key, staged.was_tip));
-        let Some((key, was_tip)) = staged.or(self.aborted.map(|key| (key, false))) else { return false };
-        tip.map_or(was_tip, |tip| tip == key)
-    }
-
     /// What a tip does that has this key and follows the same ref, while something is staged or was aborted. `None`: it is
     /// published as always.
     pub(crate) fn while_staged(&self, key: &ContentKey) -> Option<WhileStaged> {

@@ -105,7 +105,9 @@ async fn what_was_aborted_can_be_promoted_or_staged_again() {
     for promotes in [false, true] {
         publisher.abort(&shop_prod, change("ann", 3)).await.unwrap();
         let last = current(&shop_prod).publication().generation;
-        let change = change("ann", 4);
+        let error = publisher.promote(&shop_prod, change("ann", 4)).await.unwrap_err();
+        assert!(matches!(error, StageError::Aborted(_)), "{error}");
+        let change = VersionChange { expected: Some(last), ..change("ann", 4) };
         let generation = match promotes {
             true => publisher.promote(&shop_prod, change).await.unwrap(),
             false => publisher.stage(&shop_prod, &digest(2), audience(CANARIES), change).await.unwrap(),
