@@ -130,6 +130,8 @@ impl Publisher {
                 }
                 let is_same = row.definition.as_ref().map(|it| &it.document) == document.as_ref();
                 let ended = if is_same { None } else { draft.ended(&row, now)? };
+                // Of another definition nobody has given up the content.
+                row.aborted = row.aborted.filter(|_| is_same);
                 // What another repository stores is older than the generation that was passed on.
                 let written_at = written_at.max(row.generation.saturating_add(1));
                 row.definition = document.map(|document| Definition { written_at, document });

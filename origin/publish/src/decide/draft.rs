@@ -245,7 +245,8 @@ impl<'a> Draft<'a> {
         }
         // The document there has to be newer, whatever the clocks say.
         let generation = row.generation.max(row.definition.as_ref().map_or(0, |definition| definition.written_at));
-        if !row.is_moving {
+        let was_aborted = row.aborted.take().is_some();
+        if !row.is_moving || was_aborted {
             row.is_moving = true;
             self.put(row);
         }

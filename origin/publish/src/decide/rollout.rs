@@ -23,12 +23,13 @@ impl Draft<'_> {
         (request, content): (&PublishRequest, &Content),
         now: SystemTime,
     ) -> Result<Option<Option<Change>>, PublishError> {
+        // Another definition ends what is staged, and nobody has aborted its content.
+        let current = current.filter(|current| current.followed_ref() == request.followed_ref);
+        let Some(current) = current else { return Ok(None) };
         if row.aborted.as_ref().is_some_and(|aborted| aborted.digest == content.digest) {
             return Ok(Some(None));
         }
-        // Another definition ends what is staged.
-        let current = current.filter(|current| current.followed_ref() == request.followed_ref);
-        let (Some(staged), Some(current)) = (&mut row.staged, current) else { return Ok(None) };
+        let Some(staged) = &mut row.staged else { return Ok(None) };
         if current.publication().digest == content.digest {
             if !staged.was_tip {
                 return Ok(None);

@@ -1,6 +1,6 @@
 //! What tips and operators do with a staged version.
 
-use super::staging::{CANARIES, audience, digest, publish_number, row, stage, staged};
+use super::staging::{CANARIES, audience, digest, publish_number, row, stage, staged, write};
 use super::*;
 
 /// Version 2 over version 1.
@@ -76,6 +76,40 @@ async fn what_was_aborted_is_not_published_by_itself() {
     publish_number(&publisher, &shop_prod, 3).await;
     follow(&publisher, &shop_prod, 2).await;
     assert_eq!(in_force(&shop_prod), (digest(2), false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_aborted_is_published_by_another_definition_and_after_a_move() {
+    for why in ["another document", "another ref", "a move", "another repository"] {
+        let store = TestStore::new();
+        let (publisher, mut shop_prod, _) = begin(&store).await;
+        publisher.abort(&shop_prod, change("ann", 3)).await.unwrap();
+        match why {
+            "another document" => {
+                let services = vec![(name("shop-prod"), Some(serde_json::json!({ "folder": "b" })))];
+                publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
+            }
+            "another ref" => {
+                let mut config = ServiceConfig::new(name("shop-prod"), shop());
+                config.followed_ref = "release".parse().unwrap();
+                let moved = Service::new(&config, |_| None, None).unwrap().replacing(&shop_prod);
+                shop_prod = Arc::new(moved);
+            }
+            "a move" => {
+                let of = vec![name("shop-prod")];
+                let last = publisher.withdraw_services(&shop(), of).await.unwrap()[0];
+                let withdrawals = publisher.repositories.withdrawals(&shop());
+                publisher.adopt(&shop(), vec![(name("shop-prod"), last)], withdrawals).await.unwrap();
+            }
+            _ => {
+                let mut elsewhere = row(&publisher).await;
+                elsewhere.generation += 1;
+                write(&publisher, elsewhere).await;
+            }
+        }
+        let outcome = publish(&publisher, &shop_prod, 2, &["2"]).await.unwrap();
+        assert_eq!((outcome, in_force(&shop_prod)), (Outcome::Published, (digest(2), false)), "{why}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
