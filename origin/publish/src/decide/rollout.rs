@@ -115,6 +115,10 @@ impl Draft<'_> {
         }
         let because = Because { event: LineEvent::Promoted, author: change.author.clone() };
         self.replace_current(row, &descriptor, version, change.now, because);
+        if staged.is_none() {
+            let because = Because { event: LineEvent::Promoted, author: change.author.clone() };
+            self.lines.push(Line::of_staged(&descriptor, digest, change.now, because));
+        }
         let pinned = (!is_tip).then(|| Line::pinned(&descriptor, change.now, change.author.clone()));
         self.lines.extend(pinned);
         let shown = |change| VisibleChange { service: service.clone(), change };

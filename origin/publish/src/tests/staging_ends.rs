@@ -127,9 +127,22 @@ async fn the_history_says_who_staged_what_and_who_ended_it_and_why() {
     stage(&publisher, &shop_prod, 2).await.unwrap();
     publisher.promote(&shop_prod, change("ann", 6)).await.unwrap();
     let (ann, bob) = (Some("ann".to_owned()), Some("bob".to_owned()));
+    // What was aborted, and is the tip by then.
+    publisher.unpin(&shop_prod, change("ann", 7)).await.unwrap();
+    stage(&publisher, &shop_prod, 3).await.unwrap();
+    publisher.abort(&shop_prod, change("ann", 8)).await.unwrap();
+    publisher.publish_cached(&shop(), &[candidate(&shop_prod, 3)], at(9)).await.unwrap();
+    candidate(&shop_prod, 3).followed();
+    let expected = Some(current(&shop_prod).publication().generation);
+    publisher.promote(&shop_prod, VersionChange { expected, ..change("bob", 9) }).await.unwrap();
+    assert!(!shop_prod.is_pinned());
     let line =
         |event, number, by: &Option<String>, reason: &str| (event, Some(digest(number)), by.clone(), reason.to_owned());
     let expected = [
+        line("promoted", 3, &bob, ""),
+        line("aborted", 3, &ann, ""),
+        line("staged", 3, &ann, ""),
+        ("unpinned", None, ann.clone(), String::new()),
         ("pinned", None, ann.clone(), String::new()),
         line("promoted", 2, &ann, ""),
         line("staged", 2, &ann, ""),
