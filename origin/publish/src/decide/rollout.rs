@@ -87,6 +87,9 @@ impl Draft<'_> {
         let staged = row.staged.as_ref().map(|staged| staged.digest);
         let digest = staged.or(row.aborted.as_ref().map(|aborted| aborted.digest));
         let (Some(digest), Some(_)) = (digest, current) else { return Err(nothing()) };
+        if row.pin.is_some() {
+            return Err(StageError::Pinned(service.name.clone()));
+        }
         // Somebody may have aborted it while the operator looked at it.
         if staged.is_none() && change.expected.is_none() {
             return Err(StageError::Aborted(service.name.clone()));

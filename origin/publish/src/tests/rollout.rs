@@ -67,6 +67,9 @@ async fn what_was_aborted_is_not_published_by_itself() {
     let again = current(&shop_prod).publication().generation;
     assert!(again > generation);
     publisher.pin(&shop_prod, None, change("ann", 4)).await.unwrap();
+    let expected = VersionChange { expected: Some(again), ..change("ann", 4) };
+    let error = publisher.promote(&shop_prod, expected).await.unwrap_err();
+    assert!(matches!(error, StageError::Pinned(_)), "{error}");
     publisher.unpin(&shop_prod, change("ann", 5)).await.unwrap();
     let (publisher, _) = store.start(&["shop-prod"]).await;
     assert!(!follow(&publisher, &shop_prod, 2).await);
