@@ -209,6 +209,8 @@ async fn rebuild(
     let is_lost = matches!(read, Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)));
     let publication = version.publication();
     let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
+    let stages = || service.current().is_some_and(|current| current.fields().staged.is_some());
+    let staged_before = stages();
     let at = (&publication.revision_id, &publication.parts[..]);
     let mut result = rebuild_from(pipeline, at, service, version).await;
     if is_current
@@ -225,6 +227,10 @@ async fn rebuild(
         && let Err(error) = context.publisher.drop_version(service, &publication.digest).await
     {
         tracing::warn!(service = %service.name, %error, "a lost retained version cannot be dropped");
+    }
+    if staged_before && !stages() {
+        // It is lost, or too large together with the version in force: the newest tip waited for it.
+        pipeline.repository.signals.resolve_all.notify_one();
     }
     Some(RebuildAttempt { result, is_current, is_lost, took: start.elapsed() })
 }

@@ -163,13 +163,16 @@ impl Draft<'_> {
         let mut row = self.row(&service.name)?;
         let is_staged = row.is_staged(digest);
         let ended = if is_staged { self.ended(&row, now)? } else { None };
+        let because = Author::origin("an object of the staged version is lost and cannot be rebuilt");
         match &ended {
-            Some(ended) => {
-                let because = Author::origin("an object of the staged version is lost and cannot be rebuilt");
-                self.publish_again(&mut row, ended, now, because);
-            }
+            Some(ended) => self.publish_again(&mut row, ended, now, because),
             // Another repository has published since, above it.
-            None if is_staged => unstage(&mut row, now),
+            None if is_staged => {
+                if let Some(current) = row.current.as_ref().map(parsed).transpose()? {
+                    self.staging_ended(&row, &current, now, because.into());
+                }
+                unstage(&mut row, now);
+            }
             None => {}
         }
         let before = row.retained.len();

@@ -113,6 +113,7 @@ async fn a_staged_version_that_is_lost_is_staged_no_longer_also_if_another_repos
     let row = row(&publisher).await;
     assert!(row.staged.is_none() && row.version(&digest(2)).is_none());
     assert_eq!(row.generation, generation + 1, "nothing was published here");
+    assert_eq!(acts(&publisher).await.remove(0).0, "staging-ended");
 }
 
 #[tokio::test(start_paused = true)]
