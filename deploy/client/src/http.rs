@@ -27,6 +27,14 @@ const PAGE: &str = "1000";
 /// Requests of one command at a time.
 const AT_ONCE: usize = 16;
 
+/// No answer came in time: perhaps the change is made all the same.
+#[derive(Debug, thiserror::Error)]
+#[error("{server} did not answer within {} s", .within.as_secs())]
+pub(crate) struct TimedOut {
+    server: Url,
+    within: Duration,
+}
+
 /// An origin refused a request.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.text())]
@@ -71,6 +79,7 @@ pub(crate) struct Client {
     http: reqwest::Client,
     server: Url,
     token: Option<String>,
+    timeout: Duration,
 }
 
 impl Client {
@@ -86,9 +95,13 @@ impl Client {
         };
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
-        let http =
-            reqwest::Client::builder().tls_backend_preconfigured(tls).timeout(TIMEOUT).user_agent(agent).tls_info(true);
-        Ok(Self { http: http.build()?, server, token })
+        let http = reqwest::Client::builder().tls_backend_preconfigured(tls).user_agent(agent).tls_info(true);
+        Ok(Self { http: http.build()?, server, token, timeout: TIMEOUT })
+    }
+
+    /// For requests that take longer.
+    pub(crate) fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// The host that answers.
@@ -142,15 +155,17 @@ impl Client {
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        let mut request = self.http.request(method, url);
+        let mut request = self.http.request(method, url).timeout(self.timeout);
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
-        let response = request.send().await;
-        response.map_err(|error| anyhow::anyhow!("cannot reach {}: {}", self.server, root_cause(&error)))
+        request.send().await.map_err(|error| match error.is_timeout() {
+            true => TimedOut { server: self.server.clone(), within: self.timeout }.into(),
+            false => anyhow::anyhow!("cannot reach {}: {}", self.server, root_cause(&error)),
+        })
     }
 
     /// A list of objects with their states, also of those that other origins own: these are asked for by name, where one passes

@@ -1,6 +1,7 @@
 //! `weir stage` and `weir rollout`: a version for some agents first, and what becomes of it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -9,11 +10,14 @@ use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
-use crate::http::{Client, Query};
+use crate::http::{Client, Query, TimedOut};
 use crate::kind::Kind;
 use crate::output::{Format, OutputArguments, pretty};
 use crate::table::Table;
 use crate::text::{Clock, counted, revision, text};
+
+/// How long an origin may take to fetch and build what is to be staged.
+const BUILD_TIMEOUT: Duration = Duration::from_mins(10);
 
 pub(crate) const STAGE_EXAMPLES: &str = "\
 Examples:
@@ -83,7 +87,7 @@ pub struct EndArguments {
 
 pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
     let StageArguments { service, revision: wanted, label, agent, percent, reason, .. } = arguments;
-    let client = Client::new(&arguments.connection)?;
+    let client = Client::new(&arguments.connection)?.with_timeout(BUILD_TIMEOUT);
     let pair = |label: &String| {
         let (key, value) = label.split_once('=').with_context(|| format!("`--label {label}`: write KEY=VALUE"))?;
         Ok((key.to_owned(), value.to_owned()))
@@ -93,7 +97,11 @@ pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
     let selectors: Vec<_> = by_labels.into_iter().chain(agent.iter().map(|agent| json!({ "agents": agent }))).collect();
     let body = json!({ "revision": wanted, "for": selectors, "percent": percent, "reason": reason });
     let path = format!("{}/stage", Kind::Service.path(service)?);
-    let (_, rollout) = client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
+    let staged = client.send(Method::POST, &path, &Query::new(), Some(&body)).await;
+    let (_, rollout) = staged.map_err(|error| match error.is::<TimedOut>() {
+        true => anyhow::anyhow!("{error}: it may still be staged: `weir rollout status {service}`"),
+        false => error,
+    })?;
     print(format_args!(
         "{} of {service} is staged over {}. `weir rollout status {service}` shows who has it; `weir rollout promote {service}` \
          publishes it for all, and `abort` gives it up.",
@@ -107,27 +115,43 @@ pub(crate) async fn run(command: &RolloutCommand) -> anyhow::Result<()> {
     match command {
         RolloutCommand::Status(arguments) => status(arguments).await,
         RolloutCommand::Promote(arguments) => {
-            end(arguments, "promote").await?;
-            let service = &arguments.service;
-            Ok(print(format_args!(
-                "{service} is published for all. `weir describe service {service}` says if it is pinned."
-            ))?)
+            let client = Client::new(&arguments.connection)?;
+            let (before, _) = end(&client, arguments, "promote").await?;
+            let document = client.get(&Kind::Service.path(&arguments.service)?, &Query::new()).await;
+            let condition = document.unwrap_or_default()["status"]["condition"].take();
+            Ok(print(promoted(&arguments.service, &before, &condition))?)
         }
         RolloutCommand::Abort(arguments) => {
-            let rollout = end(arguments, "abort").await?;
+            let (_, rollout) = end(&Client::new(&arguments.connection)?, arguments, "abort").await?;
             let (service, to, from) = (&arguments.service, revision(&rollout["to"]), revision(&rollout["from"]));
             Ok(print(format_args!("{to} of {service} is given up: its agents return to {from}."))?)
         }
     }
 }
 
-async fn end(arguments: &EndArguments, action: &str) -> anyhow::Result<Value> {
-    let client = Client::new(&arguments.connection)?;
+/// What was promoted, and what the service does now.
+fn promoted(service: &str, before: &Value, condition: &Value) -> String {
+    let given_up = match before["state"] == "aborted" {
+        true => format!(", which was given up by {},", text(&before["by"])),
+        false => String::new(),
+    };
+    let pinned = match condition == "pinned" {
+        true => format!(
+            " The service is pinned to it, because its ref leads elsewhere: `weir unpin {service}` lets it follow again."
+        ),
+        false => String::new(),
+    };
+    format!("{} of {service}{given_up} is published for all.{pinned}", revision(&before["to"]))
+}
+
+/// The rollout before and after.
+async fn end(client: &Client, arguments: &EndArguments, action: &str) -> anyhow::Result<(Value, Value)> {
     let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
-    // What somebody else has done meanwhile is not undone unseen.
-    let generation = client.get(&path, &Query::new()).await?["from"]["generation"].take();
-    let body = json!({ "action": action, "generation": generation, "reason": arguments.reason });
-    Ok(client.send(Method::POST, &path, &Query::new(), Some(&body)).await?.1)
+    let before = client.get(&path, &Query::new()).await?;
+    // What somebody else does meanwhile is not undone unseen.
+    let body = json!({ "action": action, "generation": before["from"]["generation"], "reason": arguments.reason });
+    let (_, after) = client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
+    Ok((before, after))
 }
 
 async fn status(arguments: &StatusArguments) -> anyhow::Result<()> {
@@ -181,6 +205,18 @@ fn shown(service: &str, rollout: &Value, clock: Clock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_promotion_says_what_was_given_up_before_and_what_is_pinned_now() {
+        let mut before = json!({ "state": "running", "to": { "commit": "b".repeat(40) }, "by": "ann" });
+        let following = json!("following");
+        assert_eq!(promoted("shop", &before, &following), "bbbbbbbbbbbb of shop is published for all.");
+        before["state"] = json!("aborted");
+        let said = promoted("shop", &before, &json!("pinned"));
+        let expected =
+            "bbbbbbbbbbbb of shop, which was given up by ann, is published for all. The service is pinned to it";
+        assert!(said.starts_with(expected), "{said}");
+    }
 
     #[test]
     fn the_status_says_what_is_staged_for_whom_and_who_cannot_take_it() {
