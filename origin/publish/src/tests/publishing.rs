@@ -148,7 +148,7 @@ async fn pins_and_rollbacks_are_in_the_history() {
     let why: Vec<_> = history.publications.iter().map(|listed| listed.entry.why).collect();
     assert_eq!(why, [Why::RolledBack, Why::Followed, Why::Followed]);
     let [last, two, one] = &history.publications[..] else { panic!("{history:?}") };
-    assert_eq!((last.current, last.entry.by.as_deref()), (true, Some("bob")));
+    assert_eq!((last.current, last.entry.by.as_deref()), (true, Some("ann")));
     assert_eq!((last.entry.pinned_at, last.entry.unpinned_at), (Some(at(4).into()), Some(at(6).into())));
     assert!(two.retained && !two.current && one.retained, "the digest of the first one is current");
     assert_eq!(publish(&publisher, &shop_prod, 7, &["three"]).await.unwrap(), Outcome::Published);
