@@ -263,9 +263,11 @@ impl Access {
         clusters.iter().filter(|origins| !origins.iter().any(has_list)).collect()
     }
 
-    /// The labels that operators and its token assert of an agent.
-    pub(crate) fn labels_of(&self, agent: &Agent) -> Labels {
-        self.inner.fleet.borrow().labels_of(&agent.name, &agent.labels)
+    /// The labels that operators and its token assert of an agent. None while an origin may assert others.
+    pub(crate) fn labels_of(&self, agent: &Agent, clusters: impl FnOnce() -> Vec<Vec<String>>) -> Labels {
+        let labels = self.inner.fleet.borrow().labels_of(&agent.name, &agent.labels);
+        let is_known = labels.is_empty() || self.knows_fleet(&clusters());
+        if is_known { labels } else { Labels::default() }
     }
 
     /// What operators say of agents.
@@ -352,6 +354,7 @@ impl Inner {
     fn change<R>(&self, change: impl FnOnce(&mut Lists) -> R) -> R {
         // Held to the end, so that concurrent changes are not lost.
         let mut lists = self.lists();
+        let known = lists.origin_lists.all().count();
         let changed = change(&mut lists);
         let before = self.key_set();
         let (issuers, are_new) = lists.issuer_table();
@@ -380,7 +383,8 @@ impl Inner {
             is_new
         });
         self.fleet.send_if_modified(|before| {
-            let is_new = !Arc::ptr_eq(before, &lists.fleet);
+            // The first list of an origin makes labels known, whatever it has.
+            let is_new = !Arc::ptr_eq(before, &lists.fleet) || lists.origin_lists.all().count() != known;
             if is_new {
                 before.clone_from(&lists.fleet);
             }

@@ -215,9 +215,10 @@ impl ReadContext {
     fn of_client(&self, mut found: LookupResult, request: &Request<RequestBody>, peer: &Peer) -> LookupResult {
         if found.version.depends_on_agent()
             && let Ok(Some(agent)) = self.access.agent(request.headers(), peer)
-            && let Some(later) = found.version.later_for(&agent.name, &self.access.labels_of(&agent)).cloned()
         {
-            found.version = later;
+            let labels = self.access.labels_of(&agent, || self.lookup.clusters());
+            let later = found.version.later_for(&agent.name, &labels).cloned();
+            found.version = later.unwrap_or(found.version);
         }
         found
     }

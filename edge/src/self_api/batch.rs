@@ -30,7 +30,7 @@ impl Inner {
         let following = self.following(agent, &parameters.wanted)?;
         let (rows, age) =
             self.current(&following, revalidate_mode(request), RequestId::of(request.headers()).as_ref()).await?;
-        let rows = self.variants.of(&following, rows, agent);
+        let rows = self.rows_of(&following, rows, agent);
         let rows = rows.map_err(|error| ApiError::TooManyServices(error.to_string()))?;
         Ok(response(request, &rows, &self.labels_of(agent), age))
     }
@@ -43,7 +43,7 @@ impl Inner {
         let parameters = Parameters::parse(request.uri().query().unwrap_or_default(), false).ok()?;
         let following = self.groups.known_following(&self.groups.known(agent, &parameters.wanted)?)?;
         let (rows, age) = self.unchanged(&following)?;
-        let rows = self.variants.of(&following, rows, agent).ok()?;
+        let rows = self.rows_of(&following, rows, agent).ok()?;
         Some(response(request, &rows, &self.labels_of(agent), age))
     }
 

@@ -81,7 +81,7 @@ impl Inner {
         let following = self.following_of(group, wanted)?;
         let (version, now) = (self.catalog.rows_version(), self.catalog.clock().now());
         let rows = following.stored(version, now, || self.stored(&following));
-        let rows = rows.and_then(|rows| self.variants.of(&following, rows, agent));
+        let rows = rows.and_then(|rows| self.rows_of(&following, rows, agent));
         rows.map(|rows| (following, rows)).map_err(|error| ApiError::TooManyServices(error.to_string()))
     }
 

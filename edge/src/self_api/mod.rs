@@ -25,6 +25,7 @@ use moka::sync::Cache;
 use prometheus::Registry;
 use tokio::sync::Semaphore;
 use weir_protocol::agent_event::AgentEventKind;
+use weir_protocol::batch_poll::BatchPollError;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::query::{self, QueryError};
@@ -39,7 +40,7 @@ use self::groups::{Group, Groups, Membership};
 use self::message_rate::MessageRate;
 
 pub(crate) use self::metrics::SelfMetrics;
-use self::rows::{Following, Row};
+use self::rows::{Following, Row, Rows};
 use self::variants::Variants;
 use crate::access::{Access, Agent};
 use crate::api_error::ApiError;
@@ -101,7 +102,7 @@ impl SelfApi {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let max_streams = config.streams.min(Semaphore::MAX_PERMITS);
-        let (groups, variants) = (Groups::new(&access, catalog.clone()), Variants::new(access.clone()));
+        let (groups, variants) = (Groups::new(&access, catalog.clone()), Variants::default());
         Ok(Self {
             inner: Arc::new(Inner {
                 lookup,
@@ -225,11 +226,13 @@ impl Inner {
         (!is_upstream).then(|| spread(self.followers.count(), self.updates_per_second))
     }
 
-    /// The labels that operators and its token assert of an agent. None while an origin may assert others.
     fn labels_of(&self, agent: &Agent) -> Labels {
-        let labels = self.access.labels_of(agent);
-        let is_known = labels.is_empty() || self.access.knows_fleet(&self.lookup.clusters());
-        if is_known { labels } else { Labels::default() }
+        self.access.labels_of(agent, || self.lookup.clusters())
+    }
+
+    /// The rows of an agent of a group, some of which are of staged versions.
+    fn rows_of(&self, following: &Following, rows: Arc<Rows>, agent: &Agent) -> Result<Arc<Rows>, BatchPollError> {
+        self.variants.of(following, rows, &agent.name, || self.labels_of(agent))
     }
 
     /// The services that an agent follows now.

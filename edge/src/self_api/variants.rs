@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 use weir_protocol::batch_poll::BatchPollError;
+use weir_protocol::labels::Labels;
+use weir_protocol::name::NodeName;
 use weir_runtime::bounds::Bound;
 
 use super::rows::{Following, Row, Rows};
-use crate::access::{Access, Agent};
 use crate::version::Version;
 
 /// The most memory for such rows, in bytes, about. What has no room is made for each request.
@@ -22,26 +23,27 @@ type Key = (String, Box<[usize]>);
 
 /// The rows that were made. Agents that get the same share them.
 pub(super) struct Variants {
-    access: Access,
     made: Cache<Key, Arc<Rows>>,
 }
 
-impl Variants {
-    pub(super) fn new(access: Access) -> Self {
+impl Default for Variants {
+    fn default() -> Self {
         let weigh = |(tag, others): &Key, rows: &Arc<Rows>| {
             let states = size_of_val(&rows.states[..]) + size_of_val(&others[..]);
             u32::try_from(500 + tag.len() + states + rows.body.len()).unwrap_or(u32::MAX)
         };
-        Self { access, made: Cache::builder().max_capacity(MAX_BYTES).weigher(weigh).time_to_idle(IDLE).build() }
+        Self { made: Cache::builder().max_capacity(MAX_BYTES).weigher(weigh).time_to_idle(IDLE).build() }
     }
+}
 
+impl Variants {
     /// The fill level.
     pub(super) fn bound(&self) -> Bound {
         self.made.run_pending_tasks();
         ("agent_staged_bytes", self.made.weighted_size(), MAX_BYTES)
     }
 
-    /// The rows of an agent of a group. Costs nothing while nothing is staged.
+    /// The rows of an agent of a group, which has these asserted labels. Costs nothing while nothing is staged.
     ///
     /// # Errors
     /// There are too many services.
@@ -49,14 +51,15 @@ impl Variants {
         &self,
         following: &Following,
         rows: Arc<Rows>,
-        agent: &Agent,
+        agent: &NodeName,
+        labels: impl FnOnce() -> Labels,
     ) -> Result<Arc<Rows>, BatchPollError> {
         if rows.staged.is_empty() {
             return Ok(rows);
         }
-        let labels = self.access.labels_of(agent);
+        let labels = labels();
         let later = |position: usize| match &rows.states[position] {
-            Row::Current(version) => version.later_for(&agent.name, &labels),
+            Row::Current(version) => version.later_for(agent, &labels),
             Row::NotPublished | Row::TooStale => None,
         };
         let others: Vec<(usize, &Arc<Version>)> =

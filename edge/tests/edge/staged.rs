@@ -37,6 +37,13 @@ struct Rollout {
 
 impl Rollout {
     async fn start(change: impl FnOnce(&mut Config)) -> Self {
+        let rollout = Self::without_access_list(change).await;
+        rollout.site.origin.send_event(access_event(Fleet::default()));
+        rollout
+    }
+
+    /// Its origin has not said yet what operators say of agents.
+    async fn without_access_list(change: impl FnOnce(&mut Config)) -> Self {
         let [in_force, later] = [1, 2].map(|seed| Tarball::random(seed, 50_000).and_oci());
         let (key, _) = SigningKey::generate().unwrap();
         let publish = |site: &Site| {
@@ -51,7 +58,6 @@ impl Rollout {
             change(config);
         })
         .await;
-        site.origin.send_event(access_event(Fleet::default()));
         Self { site, key, in_force, later }
     }
 
@@ -208,6 +214,25 @@ async fn agents_are_told_when_a_stage_grows_and_when_it_ends() {
         assert_eq!(reply.header("weir-generation"), "9");
         assert!(reply.header("cache-control").starts_with("max-age="), "{}", reply.header("cache-control"));
     }
+}
+
+#[tokio::test]
+async fn labels_choose_nothing_until_the_edge_knows_those_of_operators() {
+    let rollout = Rollout::without_access_list(|_| {}).await;
+    let mut clients = [rollout.site.client("h2").await, rollout.site.client("h2").await];
+    let current = rollout.stage(2, json!({"for": [{"labels": {"ring": "canary"}}, {"agents": "eu-*"}]}));
+    rollout.until_descriptor(&mut clients[0], &current).await;
+    let by_name = rollout.agent("eu-1", json!({}));
+    let later = rollout.later.descriptor("shop", 8, 1);
+    gets(&mut clients[0], &[of(&by_name)], &rollout.later, &later).await;
+    let by_label = rollout.agent("us-1", json!({"ring": "canary"}));
+    gets(&mut clients[0], &[of(&by_label)], &rollout.in_force, &current).await;
+    let mut stream = clients[1].begin("GET", EVENTS, &[of(&by_label)]).await;
+    assert_eq!(next(&mut stream).await.kind, AgentEventKind::Resync, "it has no cursor");
+    // No operator has said anything of it.
+    rollout.site.origin.send_event(access_event(Fleet::default()));
+    assert_eq!(changed(&mut stream).await.generation, Some(8));
+    gets(&mut clients[0], &[of(&by_label)], &rollout.later, &later).await;
 }
 
 #[tokio::test]
