@@ -13,7 +13,9 @@ use prometheus::{IntCounterVec, Registry};
 use tokio::sync::oneshot;
 use weir_cache::OriginId;
 use weir_cache::clock::{Clock, Moment};
-use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, MAX_SERVICES, SignedFreshness};
+use weir_protocol::freshness::{
+    Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, MAX_SERVICES, SignedFreshness,
+};
 use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::metric_families;
@@ -92,13 +94,13 @@ impl Heartbeats {
         Ok(response)
     }
 
-    /// Those of these services of whose staged versions there are statements.
-    pub(crate) async fn with_staged(&self, services: &BTreeSet<ServiceName>) -> Vec<ServiceName> {
+    /// The statements of staged versions of these services, unverified: the edge has no keys of origins.
+    pub(crate) async fn of_staged(&self, services: &BTreeSet<ServiceName>) -> Vec<Freshness> {
         let mut found = Vec::new();
         let all: Vec<_> = services.iter().cloned().collect();
         for part in all.chunks(MAX_SERVICES) {
             let statements = self.of(part.iter().cloned().collect()).await.into_iter();
-            found.extend(statements.filter(|signed| signed.staged.is_some()).map(|signed| signed.service));
+            found.extend(statements.filter_map(|signed| Freshness::unverified(signed.staged.as_ref()?)));
         }
         found
     }

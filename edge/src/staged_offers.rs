@@ -27,8 +27,8 @@ pub(crate) async fn follow(catalog: Arc<Catalog>, heartbeats: Heartbeats, drain:
 async fn offer_all(catalog: &Catalog, heartbeats: &Heartbeats, mut changes: Receiver<RowChange>) {
     let mut waiting: BTreeSet<ServiceName> = catalog.unoffered().collect();
     loop {
-        for service in heartbeats.with_staged(&waiting).await {
-            catalog.offer_staged(&service);
+        for statement in heartbeats.of_staged(&waiting).await {
+            catalog.offer_staged(&statement);
         }
         waiting.retain(|service| catalog.is_unoffered(service));
         tokio::select! {

@@ -12,8 +12,8 @@ use http::HeaderValue;
 use weir_cache::Transcoding;
 use weir_protocol::attached::Attached;
 use weir_protocol::conditional::tarball_etag;
-use weir_protocol::descriptor::{Descriptor, Representation};
-use weir_protocol::digest::Sha256;
+use weir_protocol::descriptor::{Descriptor, Generation, Representation};
+use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::encoding::{self, Encoding};
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
@@ -210,18 +210,22 @@ impl Version {
         matches!(&self.staging, Staging::InForce { is_offered, .. } if !is_offered.load(Ordering::Acquire))
     }
 
-    /// Offers the later one. Whether it was not before.
-    pub(crate) fn offer(&self) -> bool {
-        matches!(&self.staging, Staging::InForce { is_offered, .. } if !is_offered.swap(true, Ordering::AcqRel))
+    /// Offers the later one if it has this generation and digest. Whether it was not before.
+    pub(crate) fn offer(&self, generation: Generation, digest: TarballDigest) -> bool {
+        let Staging::InForce { later, is_offered, .. } = &self.staging else { return false };
+        let publication = later.descriptor.publication();
+        (publication.generation, publication.digest) == (generation, digest) && !is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// The later one is offered when that of the version that this one replaces is, if it is the same.
+    /// The later one is offered when that of the version that this one replaces is, if it is the same. One that was not signed was
+    /// offered without a statement.
     pub(crate) fn inherit_offer(&mut self, earlier: &Self) {
         if let (
             Staging::InForce { later, is_offered, .. },
             Staging::InForce { later: before, is_offered: was_offered, .. },
         ) = (&mut self.staging, &earlier.staging)
             && later.descriptor.publication() == before.descriptor.publication()
+            && later.descriptor.envelope().is_some() == before.descriptor.envelope().is_some()
         {
             is_offered.clone_from(was_offered);
         }

@@ -1,5 +1,6 @@
 //! Staged versions that are not offered yet.
 
+use weir_protocol::freshness::Freshness;
 use weir_protocol::name::ServiceName;
 
 use super::store::Catalog;
@@ -17,10 +18,11 @@ impl Catalog {
         self.get(service).and_then(|entry| entry.version.clone()).is_some_and(|version| version.is_unoffered())
     }
 
-    /// Offers the staged version of a service, and tells the agents that it is for.
-    pub(crate) fn offer_staged(&self, service: &ServiceName) {
-        if self.get(service).and_then(|entry| entry.version.clone()).is_some_and(|version| version.offer()) {
-            self.changes.send_row(service);
+    /// Offers the staged version that a statement is about, and tells the agents that it is for.
+    pub(crate) fn offer_staged(&self, statement: &Freshness) {
+        let version = self.get(&statement.service).and_then(|entry| entry.version.clone());
+        if version.is_some_and(|version| version.offer(statement.generation, statement.digest)) {
+            self.changes.send_row(&statement.service);
         }
     }
 }

@@ -10,7 +10,7 @@ use weir_protocol::assignment;
 use weir_protocol::batch_poll::{BatchPoll, BatchRow};
 use weir_protocol::descriptor::{Descriptor, DescriptorFields};
 use weir_protocol::event::EventKind;
-use weir_protocol::freshness::HeartbeatAnswer;
+use weir_protocol::freshness::{Freshness, HeartbeatAnswer};
 use weir_protocol::observed::Capability;
 use weir_protocol::staged::Staged;
 use weir_protocol::token::{Claims, SigningKey};
@@ -285,12 +285,17 @@ async fn a_signed_version_is_offered_once_there_is_a_freshness_statement_of_it()
     let (canary, other) = (rollout.agent("eu-1", json!({})), rollout.agent("us-1", json!({})));
     let mut client = rollout.site.client("h2").await;
     origin.state_freshness("shop", statement("shop", 7).sign(&keys));
+    // It is about another version.
+    origin.state_freshness_of_staged("shop", statement("shop", 8).sign(&keys));
     let current = rollout.stage_as(&later, 2, json!({"for": [{"agents": "eu-*"}]}));
     rollout.until_descriptor(&mut client, &current).await;
     rollout.site.until("the edge asked", async || !origin.requests("heartbeats").is_empty()).await;
+    let wanted = || heartbeats::request(&["shop"]);
+    let reply = client.post(heartbeats::PATH, &[of(&canary)], wanted()).await;
+    assert!(HeartbeatAnswer::parse(reply.bytes()).unwrap().services[0].staged.is_some(), "it was answered");
     gets(&mut client, &[of(&canary)], &rollout.in_force, &current).await;
     // It asks again when it hears of the service.
-    let of_staged = statement("shop", 8).sign(&keys);
+    let of_staged = Freshness { digest: rollout.later.digest(), ..statement("shop", 8) }.sign(&keys);
     origin.state_freshness_of_staged("shop", of_staged.clone());
     rollout.stage_as(&later, 3, json!({"for": [{"agents": "eu-*"}], "percent": 1}));
     let generation = async |client: &mut Client, agent| {
@@ -298,7 +303,7 @@ async fn a_signed_version_is_offered_once_there_is_a_freshness_statement_of_it()
     };
     rollout.site.until("it is offered", async || generation(&mut client, &canary).await == "8").await;
     gets(&mut client, &[of(&canary)], &rollout.later, &later).await;
-    let reply = client.post(heartbeats::PATH, &[of(&canary)], heartbeats::request(&["shop"])).await;
+    let reply = client.post(heartbeats::PATH, &[of(&canary)], wanted()).await;
     assert_eq!(HeartbeatAnswer::parse(reply.bytes()).unwrap().services[0].staged, Some(of_staged));
     // Who has it is never offered less while the stage grows.
     let mut stream = client.begin("GET", EVENTS, &[of(&other)]).await;
@@ -306,4 +311,18 @@ async fn a_signed_version_is_offered_once_there_is_a_freshness_statement_of_it()
     rollout.stage_as(&later, 4, json!({"for": [{"agents": "*"}]}));
     assert_eq!(changed(&mut stream).await.generation, Some(8), "and at once for others");
     assert_eq!(generation(&mut client, &canary).await, "8");
+}
+
+#[tokio::test]
+async fn a_version_that_was_offered_unsigned_and_is_signed_now_needs_a_statement() {
+    let rollout = Rollout::start(|_| {}).await;
+    let (keys, canary) = ([heartbeats::key()], rollout.agent("eu-1", json!({})));
+    let (mut client, audience) = (rollout.site.client("h2").await, json!({"for": [{"agents": "eu-*"}]}));
+    let current = rollout.stage(2, audience.clone());
+    rollout.until_descriptor(&mut client, &current).await;
+    let later = rollout.later.descriptor("shop", 8, 1);
+    gets(&mut client, &[of(&canary)], &rollout.later, &later).await;
+    let current = rollout.stage_as(&Descriptor::signed(later.fields().clone(), &keys, false), 3, audience);
+    rollout.until_descriptor(&mut client, &current).await;
+    gets(&mut client, &[of(&canary)], &rollout.in_force, &current).await;
 }

@@ -47,9 +47,14 @@ impl Envelope {
         Self { payload_type: payload_type.to_owned(), payload: STANDARD.encode(payload), signatures }
     }
 
+    /// The payload, if it is of this type, whoever signed it.
+    pub(crate) fn unverified(&self, payload_type: &str) -> Option<Vec<u8>> {
+        STANDARD.decode(&self.payload).ok().filter(|_| self.payload_type == payload_type)
+    }
+
     /// The payload, if this key signed it under its own id with this payload type.
     pub fn signed_by(&self, key: &PublicKey, payload_type: &str) -> Option<Vec<u8>> {
-        let payload = STANDARD.decode(&self.payload).ok().filter(|_| self.payload_type == payload_type)?;
+        let payload = self.unverified(payload_type)?;
         let message = pre_authentication_encoding(payload_type, &payload);
         let bounded = self.signatures.iter().take(Self::MAX_SIGNATURES);
         let of_key = bounded.filter(|signature| signature.keyid == *key.id());

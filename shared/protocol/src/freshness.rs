@@ -56,6 +56,11 @@ impl Freshness {
     pub fn signed_by(envelope: &Envelope, key: &PublicKey) -> Option<Self> {
         crate::json::from_slice(&envelope.signed_by(key, FRESHNESS_TYPE)?).ok()
     }
+
+    /// The statement, whoever signed it.
+    pub fn unverified(envelope: &Envelope) -> Option<Self> {
+        crate::json::from_slice(&envelope.unverified(FRESHNESS_TYPE)?).ok()
+    }
 }
 
 /// The request: the services of which statements are wanted.
