@@ -28,7 +28,7 @@ impl Follower {
         changed: SwitchReason,
     ) -> Option<Result<Outcome, PollError>> {
         let (transfer, manifest);
-        let (prepared, answer) = match found {
+        let (prepared, answer) = match found.refreshed() {
             PollResult::Unchanged(answer) => {
                 // An edge that lags says nothing about the release that was refused.
                 self.veto.take_if(|veto| veto.generation <= answer.generation);
@@ -42,7 +42,7 @@ impl Follower {
                 });
                 return Some(Ok(Outcome::Unchanged));
             }
-            PollResult::Staged(_) => return Some(Ok(Outcome::Unchanged)),
+            PollResult::Staged(..) => return Some(Ok(Outcome::Unchanged)),
             PollResult::Unpacked(name, answer) => {
                 let state = self.directory.state();
                 let why = if state.release.is_none() { SwitchReason::First } else { SwitchReason::Changed };

@@ -174,7 +174,7 @@ impl Follower {
         };
         let answer = match &found {
             PollResult::Unchanged(answer) | PollResult::Unpacked(_, answer) => answer,
-            PollResult::Held(answer) | PollResult::Staged(answer) | PollResult::Fetched(_, answer) => answer,
+            PollResult::Held(answer) | PollResult::Staged(answer, _) | PollResult::Fetched(_, answer) => answer,
         };
         self.show_desired(answer.digest.map(|digest| (digest, answer.generation)));
         let fetched = match &found {

@@ -112,7 +112,9 @@ impl Poller {
                 Wanted::Retained(known) => self.get_tarball(poll, true, Version::Retained(known)).await,
             };
             let result = match result {
-                Err(PollError::Regressed { seen, offered }) => self.regressed(poll, seen, offered).await,
+                Err(PollError::Regressed { seen, offered }) => {
+                    self.regressed(poll, *wanted == Wanted::Refresh, seen, offered).await
+                }
                 result => result,
             };
             match result {
@@ -296,7 +298,7 @@ impl Poller {
     }
 
     /// Fetches the tarball. When it fails to verify, it is requested once more, bypassing all caches.
-    async fn get_tarball(
+    pub(super) async fn get_tarball(
         &self,
         poll: EdgePoll<'_>,
         no_cache: bool,
@@ -488,7 +490,7 @@ fn check_ahead(offered: u64) -> Result<(), PollError> {
 }
 
 /// What was signed, in place of what the edge's headers say.
-fn headers(signed: SignedPublication) -> TarballHeaders {
+pub(super) fn headers(signed: SignedPublication) -> TarballHeaders {
     let SignedPublication { generation, digest, commit, revision_id, version, .. } = signed;
     TarballHeaders { digest: Some(digest), generation, commit, revision_id, version }
 }

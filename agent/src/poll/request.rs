@@ -67,8 +67,21 @@ pub(crate) enum PollResult {
     Unpacked(ReleaseName, TarballHeaders),
     /// What an edge offers while the service is pinned.
     Held(TarballHeaders),
-    /// What an edge offers while the release, which is later, is staged for other agents.
-    Staged(TarballHeaders),
+    /// What an edge offers while a later version is staged for other agents. After a refresh with the release, which stays.
+    Staged(TarballHeaders, Option<Box<(Tarball, TarballHeaders)>>),
     /// A verified tarball: a new one after a poll, any after a refresh.
     Fetched(Tarball, TarballHeaders),
+}
+
+impl PollResult {
+    /// What a refresh fetched while a later version is staged for other agents is a tarball like any other.
+    pub(super) fn refreshed(self) -> Self {
+        match self {
+            Self::Staged(_, Some(refreshed)) => {
+                let (tarball, held) = *refreshed;
+                Self::Fetched(tarball, held)
+            }
+            found => found,
+        }
+    }
 }

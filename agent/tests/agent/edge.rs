@@ -98,6 +98,8 @@ struct Published {
     version: Option<&'static str>,
     /// The version that is staged for other agents than the one under test.
     staged: Option<Value>,
+    /// The descriptor, if it is of another version.
+    described: Option<Value>,
 }
 
 impl Published {
@@ -328,7 +330,7 @@ fn document(service: &ServiceName, published: &Published) -> Value {
 }
 
 fn descriptor(service: &ServiceName, published: &Published, fault: Option<&Fault>) -> Response<Body> {
-    let document = document(service, published);
+    let document = published.described.clone().unwrap_or_else(|| document(service, published));
     let json = document.to_string().into_bytes();
     Response::new(match fault {
         Some(Fault::Truncate) => body::in_parts(&json[..json.len() / 2], body::Tail::End),

@@ -10,7 +10,7 @@ use crate::assigned::until;
 use crate::edge::{Fault, TestEdge};
 use crate::tarball::{Written, with_content};
 
-async fn command(world: &World, arguments: &[&str]) -> Output {
+pub(crate) async fn command(world: &World, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
     command.env_clear().env("WEIR_ROOT", world.path().join("root")).args(arguments);
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()

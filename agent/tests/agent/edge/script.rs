@@ -11,7 +11,8 @@ impl Answers {
 
     pub(crate) fn publish_at(&self, service: &ServiceName, tar: Vec<u8>, generation: u64) -> TarballDigest {
         let digest = TarballDigest::of(&tar);
-        let published = Published { tar: tar.into(), digest, generation, envelope: None, version: None, staged: None };
+        let (tar, envelope, version, staged, described) = (tar.into(), None, None, None, None);
+        let published = Published { tar, digest, generation, envelope, version, staged, described };
         let mut state = self.state();
         state.retained.insert(digest, published.clone());
         state.published.insert(service.clone(), published);
@@ -30,6 +31,11 @@ impl Answers {
     pub(crate) fn stage(&self, service: &ServiceName, later: &Value) {
         let staged = json!({ "descriptor": later, "for": [{ "agents": "another" }] });
         self.state().published.get_mut(service).expect("it is published").staged = Some(staged);
+    }
+
+    /// The descriptor is this one from now on, as if it came from another edge.
+    pub(crate) fn describe(&self, service: &ServiceName, descriptor: &Value) {
+        self.state().published.get_mut(service).expect("it is published").described = Some(descriptor.clone());
     }
 
     /// What is published is this version of a chart.
