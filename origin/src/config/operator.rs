@@ -104,7 +104,7 @@ pub struct OperatorConfig {
 pub enum OperatorRole {
     /// reads.
     View,
-    /// rolls back, pins and refreshes.
+    /// rolls back, pins, stages and refreshes.
     Deliver,
     /// writes services, and asks for their dry runs.
     Define,
