@@ -18,7 +18,7 @@ use weir_runtime::output::print;
 use crate::connection::ConnectionArguments;
 use crate::http::{Client, Query};
 use crate::kind::Kind;
-use crate::token::{Issued, Wanted, issue, label};
+use crate::token::{Issued, Wanted, issue, label, labels};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -132,7 +132,7 @@ async fn add(client: &Client, arguments: &AddArguments, name: &NodeName) -> anyh
     // First what may be refused, so that nothing is half done.
     let mut wanted = vec![(Kind::Agent, json!({}))];
     if !arguments.label.is_empty() {
-        wanted[0].1["labels"] = arguments.label.iter().cloned().collect();
+        wanted[0].1["labels"] = json!(labels(&arguments.label)?);
     }
     if !arguments.assign.is_empty() {
         wanted.push((Kind::Assignment, json!({ "agents": name, "services": arguments.assign })));

@@ -1,10 +1,8 @@
 //! `weir stage` and `weir rollout`: a version for some agents first, and what becomes of it.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use reqwest::Method;
 use serde_json::{Value, json};
 use weir_runtime::output::print;
@@ -15,6 +13,7 @@ use crate::kind::Kind;
 use crate::output::{Format, OutputArguments, pretty};
 use crate::table::Table;
 use crate::text::{Clock, counted, revision, text};
+use crate::token::{label, labels};
 
 /// How long an origin may take to fetch and build what is to be staged.
 const BUILD_TIMEOUT: Duration = Duration::from_mins(10);
@@ -36,13 +35,13 @@ pub struct StageArguments {
     /// A branch, a tag, a whole commit, or what `weir rollback` takes
     revision: String,
     /// For agents with this label; may be repeated, for agents with all of them
-    #[arg(short, long, value_name = "KEY=VALUE", required_unless_present_any = ["agent", "percent"])]
-    label: Vec<String>,
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = label, required_unless_present_any = ["agent", "percent"])]
+    label: Vec<(String, String)>,
     /// Also for agents with such a name; may be repeated
     #[arg(short, long, value_name = "PATTERN")]
     agent: Vec<String>,
     /// Also for this part of all agents, 1 to 100
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(1..=100))]
     percent: Option<u8>,
     /// Why, for the history and the log: at most 256 bytes
     #[arg(long)]
@@ -88,11 +87,7 @@ pub struct EndArguments {
 pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
     let StageArguments { service, revision: wanted, label, agent, percent, reason, .. } = arguments;
     let client = Client::new(&arguments.connection)?.with_timeout(BUILD_TIMEOUT);
-    let pair = |label: &String| {
-        let (key, value) = label.split_once('=').with_context(|| format!("`--label {label}`: write KEY=VALUE"))?;
-        Ok((key.to_owned(), value.to_owned()))
-    };
-    let labels: BTreeMap<_, _> = label.iter().map(pair).collect::<anyhow::Result<_>>()?;
+    let labels = labels(label)?;
     let by_labels = (!labels.is_empty()).then(|| json!({ "labels": labels }));
     let selectors: Vec<_> = by_labels.into_iter().chain(agent.iter().map(|agent| json!({ "agents": agent }))).collect();
     let body = json!({ "revision": wanted, "for": selectors, "percent": percent, "reason": reason });
@@ -205,6 +200,25 @@ fn shown(service: &str, rollout: &Value, clock: Clock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: StageArguments,
+    }
+
+    #[test]
+    fn labels_and_a_percentage_that_no_agent_can_have_are_refused() {
+        let line = |more: &str| Line::try_parse_from(format!("stage shop next {more}").split(' '));
+        for wrong in ["-l ring", "-l =canary", "--percent 0", "--percent 101"] {
+            assert_eq!(line(wrong).unwrap_err().kind(), clap::error::ErrorKind::ValueValidation, "{wrong}");
+        }
+        let of = |more: &str| labels(&line(more).unwrap().arguments.label);
+        let said = of("-l ring=canary -l ring=stable").unwrap_err().to_string();
+        assert!(said.contains("--label ring=canary and --label ring=stable"), "{said}");
+        assert_eq!(of("-l ring=canary -l zone=b --percent 100").unwrap().len(), 2);
+    }
 
     #[test]
     fn a_promotion_says_what_was_given_up_before_and_what_is_pinned_now() {

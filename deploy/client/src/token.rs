@@ -50,6 +50,17 @@ pub fn label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// Labels of a command line. A key with two values is no label that an agent can have.
+pub(crate) fn labels(given: &[(String, String)]) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut labels = BTreeMap::new();
+    for (key, value) in given {
+        if let Some(other) = labels.insert(key.clone(), value.clone()).filter(|other| other != value) {
+            bail!("--label {key}={other} and --label {key}={value}: an agent has one value for each key");
+        }
+    }
+    Ok(labels)
+}
+
 /// Issues a token with the private key in a file.
 ///
 /// # Errors
@@ -66,7 +77,7 @@ pub fn issue(key: &Path, wanted: &Wanted) -> anyhow::Result<Issued> {
         subject: wanted.subject.clone(),
         id: Some(id.clone()),
         services: wanted.services.clone(),
-        labels: Labels::try_from(wanted.labels.iter().cloned().collect::<BTreeMap<_, _>>())?,
+        labels: Labels::try_from(labels(&wanted.labels)?)?,
         expires: now + wanted.expires.as_secs(),
         not_before: None,
         issued_at: Some(now),
