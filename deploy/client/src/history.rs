@@ -16,11 +16,11 @@ use crate::text::{Clock, revision, shortened, text};
 #[derive(Debug, Args)]
 pub struct HistoryArguments {
     /// The service
-    service: String,
+    pub(crate) service: String,
     #[command(flatten)]
-    output: OutputArguments,
+    pub(crate) output: OutputArguments,
     #[command(flatten)]
-    connection: ConnectionArguments,
+    pub(crate) connection: ConnectionArguments,
 }
 
 /// What to compare.
@@ -61,7 +61,7 @@ pub(crate) async fn list(arguments: &HistoryArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints who pinned and unpinned which publication, and why, the newest first.
+/// Prints who pinned, unpinned, staged, promoted and aborted which version, and why, the newest first.
 pub(crate) fn print_acts(publications: &[Value], clock: Clock) -> anyhow::Result<()> {
     let acts = acts(publications, clock).fitting_the_terminal().render("");
     if acts.is_empty() { Ok(()) } else { Ok(print(format_args!("\n{acts}"))?) }
@@ -72,10 +72,17 @@ fn acts(publications: &[Value], clock: Clock) -> Table {
     for publication in publications {
         for act in publication["acts"].as_array().into_iter().flatten() {
             let [who, what, reason] = ["by", "event", "reason"].map(|key| text(&act[key]));
-            table.row([clock.time(&act["at"]), who, what, revision(publication), reason]);
+            table.row([clock.time(&act["at"]), who, what, version(act, publication, publications), reason]);
         }
     }
     table
+}
+
+/// What an act is about: the version with its `digest`, or the publication that it is listed with.
+fn version(act: &Value, publication: &Value, publications: &[Value]) -> String {
+    let Some(digest) = act["digest"].as_str() else { return revision(publication) };
+    let published = publications.iter().find(|one| one["digest"] == digest);
+    published.map_or_else(|| shortened(digest), revision)
 }
 
 /// A row for each publication.
@@ -179,5 +186,20 @@ WHEN                  WHO    WHAT      REVISION      REASON
 2026-01-02T03:01:00Z  token  pinned    cccccccccccc  -";
         assert_eq!(acts(&publications, Clock::new(true)).render(""), expected);
         assert_eq!(acts(&publications[..1], Clock::new(true)).render(""), "");
+    }
+
+    #[test]
+    fn an_act_about_another_version_names_that_one() {
+        let digest = |digit: &str| format!("b3-{}", digit.repeat(64));
+        let act = |event, digit| json!({"event": event, "at": "2026-01-02T03:04:05Z", "digest": digest(digit)});
+        let publications = [
+            json!({"commit": "c".repeat(40), "digest": digest("2")}),
+            json!({"commit": "a".repeat(40), "digest": digest("0"), "acts": [act("promoted", "2"), act("aborted", "1")]}),
+        ];
+        let expected = "\
+WHEN                  WHO  WHAT      REVISION         REASON
+2026-01-02T03:04:05Z  -    promoted  cccccccccccc     -
+2026-01-02T03:04:05Z  -    aborted   b3-111111111111  -";
+        assert_eq!(acts(&publications, Clock::new(true)).render(""), expected);
     }
 }
