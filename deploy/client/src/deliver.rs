@@ -27,12 +27,12 @@ is published again.";
 #[derive(Debug, Args)]
 pub struct ServiceArguments {
     /// The service
-    service: String,
+    pub(crate) service: String,
     /// Why, for the history and the log: at most 256 bytes
     #[arg(long)]
-    reason: Option<String>,
+    pub(crate) reason: Option<String>,
     #[command(flatten)]
-    connection: ConnectionArguments,
+    pub(crate) connection: ConnectionArguments,
 }
 
 /// What to return to.

@@ -13,6 +13,7 @@ use crate::edge::EdgeArguments;
 use crate::http::{Client, Query, if_permitted};
 use crate::kind::{Kind, segment};
 use crate::pin;
+use crate::rollout;
 use crate::text::{Clock, counted, followed, revision, shortened, text};
 
 /// Whom to explain.
@@ -34,6 +35,8 @@ pub struct ExplainArguments {
 /// What an origin knows.
 struct Found {
     service: Option<Value>,
+    /// What is staged of the service, or was aborted.
+    rollout: Value,
     row: Option<Value>,
     agent: Option<Value>,
     /// What operators say of the agent.
@@ -51,8 +54,10 @@ pub(crate) async fn run(arguments: &ExplainArguments) -> anyhow::Result<()> {
     let agents: Query = vec![("agent", segment(agent)?.to_owned())];
     let rows: Query = vec![("agent", agent.clone()), ("service", segment(service)?.to_owned())];
     let (rows, answer) = client.list("/v1/fleet/rows", &rows, "rows").await?;
+    let of_service = Kind::Service.path(service)?;
     let found = Found {
-        service: client.find(&Kind::Service.path(service)?).await?,
+        service: client.find(&of_service).await?,
+        rollout: client.find(&format!("{of_service}/rollout")).await?.unwrap_or_default(),
         row: rows.into_iter().next(),
         agent: if_permitted(client.list("/v1/fleet/agents", &agents, "agents").await)?
             .and_then(|(agents, _)| agents.into_iter().next()),
@@ -82,6 +87,9 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     let mut line = |what: &str, said: String| lines.push(format!("  {what:10} {said}"));
     if status["pinned"].is_object() {
         line("pinned", format!("it is {}; `weir unpin {service}` lets it follow again", pin::pinned(status, clock)));
+    }
+    if let Some(staged) = rollout::line(service, &found.rollout, clock) {
+        line("staged", staged);
     }
     match &found.service {
         None => line("defined", "no: no service of the hub has this name".to_owned()),
@@ -137,23 +145,34 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
         line("does", format!("{}, its hook: {}", text(&row["phase"]), text(&row["hook"])));
         let problem = &row["problem"];
         if problem.is_object() {
-            let (kind, tries, since) =
-                (text(&problem["kind"]), counted(&problem["tries"], "try"), clock.since(&problem["since"]));
-            line("problem", format!("{kind} {since}, {tries}: {}", text(&problem["text"])));
+            line("problem", said_of(problem, clock));
             output_of(row).for_each(|written| line("", written.to_owned()));
         }
     }
     lines
 }
 
+/// What a problem is, since when, and how often.
+fn said_of(problem: &Value, clock: Clock) -> String {
+    let (kind, tries, since) =
+        (text(&problem["kind"]), counted(&problem["tries"], "try"), clock.since(&problem["since"]));
+    format!("{kind} {since}, {tries}: {}", text(&problem["text"]))
+}
+
 fn verdict(found: &Found, status: &Value) -> &'static str {
     let published = &status["published"];
     let Some(row) = &found.row else { return "the agent has not told of it" };
     let (has, problem) = (&row["current"]["digest"], &row["problem"]);
+    let is_hook_at_it = row["hook"] == "pending" || row["hook"] == "running";
+    if found.rollout["state"] == "running" && found.rollout["to"]["digest"] == *has {
+        return match problem.is_object() {
+            true => "it has what is staged for it, but all is not well",
+            false if is_hook_at_it => "it has what is staged for it, and its hook has not ended",
+            false => "it has what is staged for it",
+        };
+    }
     match (has == &published["digest"] && has.is_string(), problem.is_object()) {
-        (true, false) if row["hook"] == "pending" || row["hook"] == "running" => {
-            "it has what is published, and its hook has not ended"
-        }
+        (true, false) if is_hook_at_it => "it has what is published, and its hook has not ended",
         (true, false) if status["pinned"].is_object() => "it has what is published, where the service is pinned",
         (true, false) => "it has what is published",
         (true, true) => "it has what is published, but all is not well",
@@ -178,6 +197,7 @@ mod tests {
 
     fn found() -> Found {
         Found {
+            rollout: Value::Null,
             service: Some(json!({
                 "ref": "main", "folder": "prod",
                 "status": {
@@ -223,6 +243,25 @@ shop-a at cluster-1: it lacks what is published, because of a problem
         let expected = [
             "shop-a at cluster-1: it has what is published, where the service is pinned",
             "  pinned     it is pinned at 1.2.0 since 2026-01-02T03:04:05Z, by ana: INC-42; `weir unpin shop-a` lets it follow again",
+        ];
+        assert_eq!(said[..2], expected);
+        let mut staged = found();
+        staged.rollout = json!({
+            "state": "running", "to": {"commit": "b".repeat(40), "digest": "b3-0"}, "for": [{"labels": {"ring": "canary"}}],
+            "since": "2026-01-02T03:04:05Z", "by": "ana", "reason": "CHG-7",
+        });
+        staged.row.as_mut().unwrap()["problem"] = Value::Null;
+        let said = story("cluster-1", "shop-a", &staged, Clock::new(true));
+        let expected = [
+            "shop-a at cluster-1: it has what is staged for it",
+            "  staged     bbbbbbbbbbbb for ring=canary by ana, 2026-01-02T03:04:05Z: CHG-7; later commits wait: `weir rollout status shop-a`",
+        ];
+        assert_eq!(said[..2], expected);
+        staged.rollout["state"] = json!("aborted");
+        let said = story("cluster-1", "shop-a", &staged, Clock::new(true));
+        let expected = [
+            "shop-a at cluster-1: it does not have what is published yet",
+            "  staged     bbbbbbbbbbbb was aborted by ana, 2026-01-02T03:04:05Z: CHG-7; it is not published by itself",
         ];
         assert_eq!(said[..2], expected);
         let nobody = Found { service: None, row: None, agent: None, ..found() };

@@ -84,7 +84,7 @@ pub enum ClientCommand {
     #[command(after_long_help = rollout::STAGE_EXAMPLES)]
     Stage(rollout::StageArguments),
 
-    /// Show, publish for all or give up what is staged
+    /// Show, promote or abort what is staged
     Rollout {
         /// What to do.
         #[command(subcommand)]

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
+use crate::deliver::ServiceArguments;
+use crate::history::HistoryArguments;
 use crate::http::{Client, Query, TimedOut};
 use crate::kind::Kind;
-use crate::output::{Format, OutputArguments, pretty};
+use crate::output::{Format, pretty};
 use crate::table::Table;
 use crate::text::{Clock, counted, revision, text};
 use crate::token::{label, labels};
@@ -54,34 +56,11 @@ pub struct StageArguments {
 #[derive(Debug, Subcommand)]
 pub enum RolloutCommand {
     /// Show what is staged, and what the agents do that get it
-    Status(StatusArguments),
+    Status(HistoryArguments),
     /// Publish it for all. If the ref of the service leads elsewhere, the service is pinned to it
-    Promote(EndArguments),
-    /// Give it up: its agents return to what is published
-    Abort(EndArguments),
-}
-
-/// Whose staged version to show.
-#[derive(Debug, Args)]
-pub struct StatusArguments {
-    /// The service
-    service: String,
-    #[command(flatten)]
-    output: OutputArguments,
-    #[command(flatten)]
-    connection: ConnectionArguments,
-}
-
-/// Whose staged version to promote, or to give up.
-#[derive(Debug, Args)]
-pub struct EndArguments {
-    /// The service
-    service: String,
-    /// Why, for the history and the log: at most 256 bytes
-    #[arg(long)]
-    reason: Option<String>,
-    #[command(flatten)]
-    connection: ConnectionArguments,
+    Promote(ServiceArguments),
+    /// Abort it: its agents return to what is published
+    Abort(ServiceArguments),
 }
 
 pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
@@ -99,7 +78,7 @@ pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
     })?;
     print(format_args!(
         "{} of {service} is staged over {}. `weir rollout status {service}` shows who has it; `weir rollout promote {service}` \
-         publishes it for all, and `abort` gives it up.",
+         publishes it for all, and `abort` returns its agents to what is published.",
         revision(&rollout["to"]),
         revision(&rollout["from"])
     ))?;
@@ -118,16 +97,16 @@ pub(crate) async fn run(command: &RolloutCommand) -> anyhow::Result<()> {
         }
         RolloutCommand::Abort(arguments) => {
             let (_, rollout) = end(&Client::new(&arguments.connection)?, arguments, "abort").await?;
-            let (service, to, from) = (&arguments.service, revision(&rollout["to"]), revision(&rollout["from"]));
-            Ok(print(format_args!("{to} of {service} is given up: its agents return to {from}."))?)
+            let (service, to) = (&arguments.service, revision(&rollout["to"]));
+            Ok(print(format_args!("{to} of {service} is aborted: its agents return to what is published."))?)
         }
     }
 }
 
 /// What was promoted, and what the service does now.
 fn promoted(service: &str, before: &Value, condition: &Value) -> String {
-    let given_up = match before["state"] == "aborted" {
-        true => format!(", which was given up by {},", text(&before["by"])),
+    let aborted = match before["state"] == "aborted" {
+        true => format!(", which was aborted by {},", text(&before["by"])),
         false => String::new(),
     };
     let pinned = match condition == "pinned" {
@@ -136,11 +115,11 @@ fn promoted(service: &str, before: &Value, condition: &Value) -> String {
         ),
         false => String::new(),
     };
-    format!("{} of {service}{given_up} is published for all.{pinned}", revision(&before["to"]))
+    format!("{} of {service}{aborted} is published for all.{pinned}", revision(&before["to"]))
 }
 
 /// The rollout before and after.
-async fn end(client: &Client, arguments: &EndArguments, action: &str) -> anyhow::Result<(Value, Value)> {
+async fn end(client: &Client, arguments: &ServiceArguments, action: &str) -> anyhow::Result<(Value, Value)> {
     let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
     let before = client.get(&path, &Query::new()).await?;
     // What somebody else does meanwhile is not undone unseen.
@@ -149,27 +128,44 @@ async fn end(client: &Client, arguments: &EndArguments, action: &str) -> anyhow:
     Ok((before, after))
 }
 
-async fn status(arguments: &StatusArguments) -> anyhow::Result<()> {
-    let (client, output) = (Client::new(&arguments.connection)?, &arguments.output);
-    let rollout = client.get(&format!("{}/rollout", Kind::Service.path(&arguments.service)?), &Query::new()).await?;
-    if output.output == Format::Json {
-        return Ok(print(pretty(&rollout))?);
+async fn status(arguments: &HistoryArguments) -> anyhow::Result<()> {
+    let HistoryArguments { service, output, .. } = arguments;
+    let client = Client::new(&arguments.connection)?;
+    let rollout = client.get(&format!("{}/rollout", Kind::Service.path(service)?), &Query::new()).await?;
+    match output.output {
+        Format::Json => print(pretty(&rollout))?,
+        Format::Name => failing(&rollout).try_for_each(|agent| print(text(&agent["agent"])))?,
+        Format::Table | Format::Wide => print(shown(service, &rollout, output.clock(), output.is_wide()))?,
     }
-    Ok(print(shown(&arguments.service, &rollout, output.clock()))?)
+    Ok(())
 }
 
-/// What is staged, in words, and the agents that cannot take it.
-fn shown(service: &str, rollout: &Value, clock: Clock) -> String {
-    let (to, from) = (revision(&rollout["to"]), revision(&rollout["from"]));
-    let (by, since) = (text(&rollout["by"]), clock.ago(&rollout["since"]));
+/// The agents that cannot take what is staged.
+fn failing(rollout: &Value) -> impl Iterator<Item = &Value> {
+    rollout["agents"].as_array().into_iter().flatten()
+}
+
+/// Who staged or aborted it, when, and why.
+fn act(rollout: &Value, clock: Clock) -> String {
     let reason = rollout["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
-    match rollout["state"].as_str() {
-        Some("none") => return format!("nothing is staged of {service}"),
-        Some("aborted") => {
-            return format!("{to} of {service} was given up by {by}, {since}{reason}\nEverybody gets {from}.");
+    format!("by {}, {}{reason}", text(&rollout["by"]), clock.ago(&rollout["since"]))
+}
+
+/// Of a service, in a line: what is staged or was aborted, if anything.
+pub(crate) fn line(service: &str, rollout: &Value, clock: Clock) -> Option<String> {
+    let (to, act) = (revision(&rollout["to"]), act(rollout, clock));
+    match rollout["state"].as_str()? {
+        "running" => {
+            let who = audience(rollout);
+            Some(format!("{to} for {who} {act}; later commits wait: `weir rollout status {service}`"))
         }
-        _ => {}
+        "aborted" => Some(format!("{to} was aborted {act}; it is not published by itself")),
+        _ => None,
     }
+}
+
+/// Who gets what is staged.
+fn audience(rollout: &Value) -> String {
     let percent = rollout["percent"].as_u64().map(|percent| format!("{percent} % of all agents"));
     let selectors = rollout["for"].as_array().into_iter().flatten().map(|selector| {
         [&selector["agents"], &selector["labels"]]
@@ -179,18 +175,31 @@ fn shown(service: &str, rollout: &Value, clock: Clock) -> String {
             .collect::<Vec<_>>()
             .join(" with ")
     });
-    let who = selectors.chain(percent).collect::<Vec<_>>().join(", ");
+    selectors.chain(percent).collect::<Vec<_>>().join(", ")
+}
+
+/// What is staged, in words, and the agents that cannot take it.
+fn shown(service: &str, rollout: &Value, clock: Clock, is_wide: bool) -> String {
+    let (to, from, act) = (revision(&rollout["to"]), revision(&rollout["from"]), act(rollout, clock));
+    match rollout["state"].as_str() {
+        Some("none") => return format!("nothing is staged of {service}"),
+        Some("aborted") => {
+            return format!("{to} of {service} was aborted {act}\nEverybody gets {from}.");
+        }
+        _ => {}
+    }
+    let who = audience(rollout);
     let counts = &rollout["stages"][0];
     let [done, failed, silent] = ["done", "failed", "silent"].map(|key| text(&counts[key]));
     let mut lines = format!(
-        "{to} of {service} is staged over {from} by {by}, {since}{reason}\nFor {who}: {}, {done} done, {failed} failed, {silent} silent",
+        "{to} of {service} is staged over {from} {act}\nFor {who}: {}, {done} done, {failed} failed, {silent} silent",
         counted(&counts["expected"], "agent")
     );
     let mut table = Table::new(&["AGENT", "PROBLEM", "TEXT"]);
-    for agent in rollout["agents"].as_array().into_iter().flatten() {
+    for agent in failing(rollout) {
         table.row(["agent", "problem", "text"].map(|key| text(&agent[key])));
     }
-    let agents = table.fitting_the_terminal().render("");
+    let agents = if is_wide { table } else { table.fitting_the_terminal() }.render("");
     if !agents.is_empty() {
         lines += &format!("\n\n{agents}");
     }
@@ -221,21 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn a_promotion_says_what_was_given_up_before_and_what_is_pinned_now() {
+    fn a_promotion_says_what_was_aborted_before_and_what_is_pinned_now() {
         let mut before = json!({ "state": "running", "to": { "commit": "b".repeat(40) }, "by": "ann" });
         let following = json!("following");
         assert_eq!(promoted("shop", &before, &following), "bbbbbbbbbbbb of shop is published for all.");
         before["state"] = json!("aborted");
         let said = promoted("shop", &before, &json!("pinned"));
         let expected =
-            "bbbbbbbbbbbb of shop, which was given up by ann, is published for all. The service is pinned to it";
+            "bbbbbbbbbbbb of shop, which was aborted by ann, is published for all. The service is pinned to it";
         assert!(said.starts_with(expected), "{said}");
     }
 
     #[test]
     fn the_status_says_what_is_staged_for_whom_and_who_cannot_take_it() {
         let clock = Clock::new(true);
-        assert_eq!(shown("shop", &json!({ "state": "none" }), clock), "nothing is staged of shop");
+        assert_eq!(shown("shop", &json!({ "state": "none" }), clock, false), "nothing is staged of shop");
         let (to, from) = (json!({ "commit": "b".repeat(40) }), json!({ "commit": "a".repeat(40) }));
         let mut rollout = json!({
             "state": "running", "to": to, "from": from, "since": "2026-01-02T03:04:05Z", "by": "ann", "reason": "CHG-7",
@@ -249,10 +258,10 @@ For ring=canary, eu-* with zone=b, 10 % of all agents: 3 agents, 1 done, 1 faile
 
 AGENT  PROBLEM      TEXT
 eu-1   hook-failed  exit 1";
-        assert_eq!(shown("shop", &rollout, clock), expected);
+        assert_eq!(shown("shop", &rollout, clock, false), expected);
         rollout["state"] = json!("aborted");
         let expected =
-            "bbbbbbbbbbbb of shop was given up by ann, 2026-01-02T03:04:05Z: CHG-7\nEverybody gets aaaaaaaaaaaa.";
-        assert_eq!(shown("shop", &rollout, clock), expected);
+            "bbbbbbbbbbbb of shop was aborted by ann, 2026-01-02T03:04:05Z: CHG-7\nEverybody gets aaaaaaaaaaaa.";
+        assert_eq!(shown("shop", &rollout, clock, false), expected);
     }
 }

@@ -215,7 +215,7 @@ fn an_operator_of_one_service_sees_its_agents(trial: &Trial) -> anyhow::Result<(
     Ok(())
 }
 
-/// A commit of another branch is staged for the only agent, given up, and then published for all.
+/// A commit of another branch is staged for the only agent, aborted, and then published for all.
 fn a_commit_is_tried_first(trial: &Trial, published: &str) -> anyhow::Result<()> {
     trial.upstream.git(["checkout", "--quiet", "-b", "next"])?;
     trial.upstream.write("version", "next")?;
@@ -224,16 +224,19 @@ fn a_commit_is_tried_first(trial: &Trial, published: &str) -> anyhow::Result<()>
     trial.succeeds("refresh shop")?;
     assert!(trial.fails("stage shop none-such -l ring=canary", 1)?.contains("step resolve"));
     assert!(trial.fails("stage shop next", 2)?.contains("--label"));
+    assert!(trial.fails("stage shop next -l ring=canary -l ring=stable", 1)?.contains("--label ring=stable"));
     assert_eq!(trial.succeeds("rollout status shop")?, "nothing is staged of shop\n");
     // The origin fetches the branch with its next poll, and the edge reports within seconds.
     trial.until("stage shop next -l ring=canary --reason CHG-7", &next[..12])?;
     trial.until("rollout status shop", "1 agent, 1 done")?;
     assert_eq!(trial.has().as_deref(), Some("next"));
     assert!(trial.succeeds("get services")?.contains(&published[..12]), "everybody else has what is published");
+    assert!(trial.succeeds("explain cluster-1 shop")?.contains("it has what is staged for it"));
     trial.succeeds("rollout abort shop --reason slow")?;
     trial.until("fleet -s shop", &published[..12])?;
     assert_eq!(trial.has().as_deref(), Some("2"));
-    assert!(trial.succeeds("rollout status shop")?.contains("given up by token"));
+    assert!(trial.succeeds("rollout status shop")?.contains("aborted by token"));
+    assert!(trial.succeeds("explain cluster-1 shop")?.contains("was aborted by token"));
 
     // Not for agents with another label.
     trial.succeeds("stage shop next -l ring=stable")?;
@@ -244,6 +247,8 @@ fn a_commit_is_tried_first(trial: &Trial, published: &str) -> anyhow::Result<()>
     assert!(trial.succeeds("get services")?.contains("pinned"));
     assert!(trial.succeeds("history shop")?.contains("promoted"));
     trial.succeeds("unpin shop")?;
+    // What was promoted contains this commit: waiting for it alone would end before the agent has returned to it.
+    trial.until("fleet -s shop", &published[..12])?;
     trial.succeeds(&format!("wait shop {published} --timeout 120s")).map(drop)
 }
 
