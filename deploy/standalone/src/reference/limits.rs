@@ -220,7 +220,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | headers of a response with an object | {edge/src/origin_client/connection.rs OBJECT_HEAD_TIMEOUT} |  | the attempt fails |
 | failures in a row of an origin | {edge/src/origin_client/breaker.rs FAILURES_TO_OPEN} |  | its circuit opens |
 | pause of an open circuit | {edge/src/origin_client/breaker.rs MAX_BACKOFF} |  | a probe is sent |
-| samples of the last hour for `/v1/summary` | one each 30 s, of 37 numbers: 36 kB |  | the oldest is dropped |
+| samples of the last hour for `/v1/summary` | one each {edge/src/history/ring.rs INTERVAL} |  | the oldest is dropped |
 | agents that `/v1/summary` lists | {edge/src/summary.rs MAX_AGENTS} |  | it has their number |
 | services that it names | {edge/src/summary.rs MAX_SERVICES} |  | it has their number |
 | services in a page of `/status` | {edge/src/status.rs MAX_LISTED} |  | the next page has the rest |
