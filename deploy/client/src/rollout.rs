@@ -27,7 +27,7 @@ Examples:
   weir stage shop-prod v1.5.0-rc1 -l ring=canary --percent 10    a tag, for canaries and a tenth of all
 
 The commit is checked as what the service follows, and built. Everybody else keeps what is published, and later commits wait.
-`weir rollout promote` publishes it for all; `weir rollout abort` gives it up.";
+`weir rollout promote` publishes it for all; `weir rollout abort` returns its agents to what is published.";
 
 /// What to stage, and for whom.
 #[derive(Debug, Args)]
