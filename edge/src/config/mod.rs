@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::NodeName;
-use weir_runtime::config::{ConfigError, base_dir, duration, read, resolve};
+use weir_runtime::config::{ConfigError, base_dir, duration, read_with_keys, resolve};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
 use weir_runtime::memory_limit::memory_limit;
@@ -173,11 +173,9 @@ impl Config {
     }
 
     fn read_within(path: &Path, limit: Option<u64>) -> Result<Self, ConfigError> {
-        let mut config: Self = read(path)?;
+        let (mut config, keys): (Self, _) = read_with_keys(path)?;
         if let Some(limit) = limit {
-            // It was just read.
-            let keys = std::fs::read_to_string(path).ok().and_then(|text| toml::from_str(&text).ok());
-            config.fit_memory(limit, &keys.unwrap_or_default());
+            config.fit_memory(limit, &keys);
         }
         let base = &base_dir(path);
         let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];

@@ -1,5 +1,7 @@
 //! Reading configuration files: TOML, unknown keys refused by name, paths relative to the file.
 
+pub mod size;
+
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -68,8 +70,17 @@ const MAX_ERRORS: usize = 20;
 /// The file cannot be read, or is invalid: every key that is unknown or has an invalid value is reported with its line. The
 /// caller then checks the combination of keys; see [`ConfigError::all`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    read_with_keys(path).map(|(config, _)| config)
+}
+
+/// The same, with the keys that the file has.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_with_keys<T: DeserializeOwned>(path: &Path) -> Result<(T, toml::Table), ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    parse(&text).map_err(|errors| ConfigError::Parse { path: path.to_owned(), message: errors.join("\n") })
+    let invalid = |errors: Vec<String>| ConfigError::Parse { path: path.to_owned(), message: errors.join("\n") };
+    Ok((parse(&text).map_err(invalid)?, parse(&text).map_err(invalid)?))
 }
 
 /// The parser stops at the first error. So each invalid key is removed and the rest is parsed again to find the next error,
@@ -290,55 +301,6 @@ pub mod optional_duration {
     /// Reads `2m`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
         super::duration::deserialize(deserializer).map(Some)
-    }
-}
-
-/// Sizes as people write them: `64MiB`, `10GB`, `512B`. Every number but 0 needs a unit.
-/// For `#[serde(with = "…::size")]`.
-pub mod size {
-    use std::fmt;
-
-    use bytesize::ByteSize;
-    use serde::de::{Error, Visitor};
-    use serde::{Deserializer, Serialize, Serializer};
-
-    /// Writes `64.0 MiB`.
-    pub fn serialize<S: Serializer>(size: &ByteSize, serializer: S) -> Result<S::Ok, S::Error> {
-        size.serialize(serializer)
-    }
-
-    /// Reads `64MiB`.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
-        deserializer.deserialize_any(Size)
-    }
-
-    struct Size;
-
-    impl Visitor<'_> for Size {
-        type Value = ByteSize;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a size such as `64MiB` or `10GB`")
-        }
-
-        fn visit_u64<E: Error>(self, number: u64) -> Result<ByteSize, E> {
-            self.visit_str(&number.to_string())
-        }
-
-        fn visit_i64<E: Error>(self, number: i64) -> Result<ByteSize, E> {
-            let number = u64::try_from(number).map_err(|_| E::custom(format!("`{number}` must not be negative")))?;
-            self.visit_u64(number)
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
-            // The library's message describes its grammar.
-            let size: ByteSize =
-                text.parse().map_err(|_| E::custom(format!("`{text}` is not a size such as `64MiB` or `10GB`")))?;
-            if size.as_u64() > 0 && text.ends_with(|last: char| last.is_ascii_digit()) {
-                return Err(E::custom(format!("`{text}` has no unit: write `{text}MiB`, `{text}GiB` or `{text}B`")));
-            }
-            Ok(size)
-        }
     }
 }
 
