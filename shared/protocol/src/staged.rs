@@ -100,8 +100,8 @@ impl Audience {
 
     /// Whether it has an agent with these asserted labels, as a reader of this service.
     pub fn includes(&self, agent: &NodeName, labels: &Labels, service: &ServiceName) -> bool {
-        self.selectors.iter().any(|selector| selector.is_for(agent, labels))
-            || self.percent.is_some_and(|percent| point_of(agent, service) < u64::from(percent))
+        self.selectors.iter().any(|selector| selector.names(agent) && labels.contain(&selector.labels))
+            || self.part_has(agent, service)
     }
 
     /// Whether everybody who is in `other` is certainly in this one.
@@ -111,15 +111,17 @@ impl Audience {
 
     /// Whether it may have an agent of which only the name is known.
     pub fn may_include(&self, agent: &NodeName, service: &ServiceName) -> bool {
-        let by_name = |selector: &AgentSelector| AgentSelector { labels: Labels::default(), ..selector.clone() };
-        let selectors = self.selectors.iter().map(by_name).collect();
-        Self { selectors, percent: self.percent }.includes(agent, &Labels::default(), service)
+        self.selectors.iter().any(|selector| selector.names(agent)) || self.part_has(agent, service)
+    }
+
+    fn part_has(&self, agent: &NodeName, service: &ServiceName) -> bool {
+        self.percent.is_some_and(|percent| point_of(agent, service) < u64::from(percent))
     }
 }
 
 impl AgentSelector {
-    fn is_for(&self, agent: &NodeName, labels: &Labels) -> bool {
-        self.agents.as_ref().is_none_or(|pattern| pattern.matches(agent.as_str())) && labels.contain(&self.labels)
+    fn names(&self, agent: &NodeName) -> bool {
+        self.agents.as_ref().is_none_or(|pattern| pattern.matches(agent.as_str()))
     }
 }
 
