@@ -69,25 +69,15 @@ pub(crate) fn waits<'s>(
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     waits_for: BTreeMap<ServiceName, ServiceName>,
-    /// The same by the service that is waited for.
-    waiters: BTreeMap<ServiceName, BTreeSet<ServiceName>>,
 }
 
 impl Waiting {
     /// Records what a service waits for. One that waits for itself by way of others waits for ever: then it is these.
     pub(crate) fn record(&mut self, own: &ServiceName, waits: Option<Waits>) -> Option<Waits> {
-        if let Some(before) = self.waits_for.remove(own)
-            && let Some(waiters) = self.waiters.get_mut(&before)
-        {
-            waiters.remove(own);
-            if waiters.is_empty() {
-                self.waiters.remove(&before);
-            }
-        }
+        self.waits_for.remove(own);
         let waits = waits?;
         if let Some(service) = waits.service() {
             self.waits_for.insert(own.clone(), service.clone());
-            self.waiters.entry(service.clone()).or_default().insert(own.clone());
         }
         Some(self.cycle(own).map_or(waits, Waits::Cycle))
     }
@@ -109,20 +99,24 @@ impl Waiting {
 
     /// Whether something waits for a service.
     pub(crate) fn is_awaited(&self, service: &ServiceName) -> bool {
-        self.waiters.contains_key(service)
+        self.waits_for.values().any(|awaited| awaited == service)
     }
 
     /// Takes those that wait for a service: they decide again.
     pub(crate) fn take(&mut self, service: &ServiceName) -> BTreeSet<ServiceName> {
-        let waiters = self.waiters.remove(service).unwrap_or_default();
-        waiters.iter().for_each(|waiter| drop(self.waits_for.remove(waiter)));
-        waiters
+        self.take_if(|awaited| awaited == service)
     }
 
     /// Takes those that wait for a service that is not followed any more.
     pub(crate) fn take_all_but(&mut self, followed: &BTreeSet<ServiceName>) -> BTreeSet<ServiceName> {
-        let gone: Vec<_> = self.waiters.keys().filter(|service| !followed.contains(*service)).cloned().collect();
-        gone.iter().flat_map(|service| self.take(service)).collect()
+        self.take_if(|awaited| !followed.contains(awaited))
+    }
+
+    fn take_if(&mut self, is_meant: impl Fn(&ServiceName) -> bool) -> BTreeSet<ServiceName> {
+        let all = std::mem::take(&mut self.waits_for).into_iter();
+        let (taken, kept): (BTreeMap<_, _>, _) = all.partition(|(_, awaited)| is_meant(awaited));
+        self.waits_for = kept;
+        taken.into_keys().collect()
     }
 }
 
