@@ -118,15 +118,11 @@ impl ServiceConfig {
 
     /// The error of tables that wait for each other by their names.
     pub(super) fn cycle_error(tables: &[Self]) -> Option<String> {
-        // Whether patterns are a cycle depends on the services that there are.
-        fn is_name(pattern: &NameGlob) -> bool {
-            !pattern.as_str().contains('*')
-        }
         fn names(table: &ServiceConfig) -> (&str, Vec<&str>) {
-            let depends_on = table.depends_on.iter().filter(|pattern| is_name(pattern));
-            (table.name.as_str(), depends_on.map(NameGlob::as_str).collect())
+            (table.name.as_str(), table.depends_on.iter().map(NameGlob::as_str).collect())
         }
-        let depends_on = tables.iter().filter(|table| is_name(&table.name)).map(names).collect();
+        // Whether patterns are a cycle depends on the services that there are: a pattern is the name of none.
+        let depends_on = tables.iter().filter(|table| table.service().is_some()).map(names).collect();
         let cycle = cycle_of_names(&depends_on)?;
         Some(format!("`depends_on` is a cycle, {cycle}: these services would wait for each other for ever"))
     }

@@ -8,6 +8,7 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
+use weir_release::ReleaseRecord;
 
 use super::decode::Coding;
 
@@ -41,6 +42,14 @@ impl TarballHeaders {
     /// The digest, which a `200` must have.
     pub(crate) fn require_digest(&self) -> Result<TarballDigest, InvalidHeader> {
         self.digest.ok_or(InvalidHeader("weir-digest"))
+    }
+}
+
+impl From<ReleaseRecord> for TarballHeaders {
+    /// What they say of a release that is on disk.
+    fn from(release: ReleaseRecord) -> Self {
+        let ReleaseRecord { directory, generation, commit, revision_id, version, .. } = release;
+        Self { digest: Some(directory.digest()), generation, commit, revision_id, version }
     }
 }
 

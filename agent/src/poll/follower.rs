@@ -266,13 +266,7 @@ impl Follower {
         match (meaning, release) {
             (Meaning::Confirmed, Some(release)) => {
                 self.announced_at = None;
-                let answer = TarballHeaders {
-                    digest: Some(release.directory.digest()),
-                    generation: release.generation,
-                    commit: release.commit.clone(),
-                    revision_id: release.revision_id.clone(),
-                    version: release.version.clone(),
-                };
+                let answer = TarballHeaders::from(release.clone());
                 let found = match held.pinned {
                     None => PollResult::Unchanged(answer),
                     Some(digest) => PollResult::Held(TarballHeaders { digest, ..answer }),

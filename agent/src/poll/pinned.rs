@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 use weir_protocol::digest::TarballDigest;
-use weir_release::{Pin, Pins, ReleaseError, ReleaseName, ReleaseRecord};
+use weir_release::{Pin, Pins, ReleaseError, ReleaseName};
 
 use super::follower::{Follower, Outcome, SwitchReason};
 use super::request::{LocalState, Wanted};
-use crate::fetch::TarballHeaders;
 use crate::status::{Pinned, ServiceStatus};
 
 impl Follower {
@@ -69,10 +68,7 @@ impl Follower {
         if self.is_at(digest) && !refresh {
             return Some(true);
         }
-        let ReleaseRecord { generation, commit, revision_id, version, .. } =
-            self.directory.state().record_of(ReleaseName::new(digest, 0));
-        let wanted =
-            Wanted::Retained(TarballHeaders { digest: Some(digest), generation, commit, revision_id, version });
+        let wanted = Wanted::Retained(self.directory.state().record_of(ReleaseName::new(digest, 0)).into());
         let started = Instant::now();
         let asked = self.ask(LocalState::default(), &wanted).await;
         self.parts.fetch = started.elapsed();

@@ -35,14 +35,7 @@ impl Poller {
         };
         let release = self.directory.state().release.filter(|_| is_refresh);
         let Some(release) = release else { return Ok((kept, protocol)) };
-        let held = TarballHeaders {
-            digest: Some(release.directory.digest()),
-            generation: release.generation,
-            commit: release.commit,
-            revision_id: release.revision_id,
-            version: release.version,
-        };
-        let (fetched, protocol) = self.get_tarball(poll, true, Version::Retained(&held)).await?;
+        let (fetched, protocol) = self.get_tarball(poll, true, Version::Retained(&release.into())).await?;
         let refreshed = match (kept, fetched) {
             (PollResult::Staged(in_force, _), PollResult::Fetched(tarball, held)) => {
                 PollResult::Staged(in_force, Some((tarball, held).into()))
