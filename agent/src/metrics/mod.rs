@@ -23,7 +23,7 @@ const EVENTS: [&str; 6] = ["changed", "assigned", "unassigned", "upstream", "hea
 const UPDATE_PARTS: [&str; 7] = ["wait", "fetch", "unpack", "sync", "check", "switch", "hook"];
 
 /// The kinds of errors of polls, and of a panic.
-pub(crate) const ERROR_KINDS: [&str; 19] = [
+pub(crate) const ERROR_KINDS: [&str; 20] = [
     "connect",
     "certificate",
     "silent",
@@ -42,6 +42,7 @@ pub(crate) const ERROR_KINDS: [&str; 19] = [
     "unpack",
     "check",
     "dependency",
+    "labels",
     "panic",
 ];
 

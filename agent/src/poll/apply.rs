@@ -67,7 +67,8 @@ impl Follower {
         let record = record(name, tar, &answer);
         // A repair restores content that has passed, and a rollback goes to what somebody has chosen.
         if !matches!(why, SwitchReason::Repaired | SwitchReason::RolledBack) {
-            if let Some(waits) = self.waits() {
+            if let Some(waits) = self.waits().map(PollError::from) {
+                self.poller.metrics.attempt_failed(waits.kind());
                 self.ready = Some(Ready { name, tar: record.tar, manifest, transfer });
                 return Some(Err(waits));
             }

@@ -159,6 +159,7 @@ impl PollError {
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
             Self::Vetoed { .. } => "check",
+            Self::Waits(Waits::NoLabels) => "labels",
             Self::Waits(_) => "dependency",
         }
     }

@@ -2,7 +2,6 @@
 
 use weir_release::ReleaseName;
 
-use super::error::PollError;
 use super::follower::Follower;
 use super::ready::Ready;
 use crate::dependencies::Waits;
@@ -10,12 +9,10 @@ use crate::hook::Check;
 
 impl Follower {
     /// What a switch to other content waits for.
-    pub(super) fn waits(&self) -> Option<PollError> {
+    pub(super) fn waits(&self) -> Option<Waits> {
         let lacks_labels = self.check.as_ref().is_some_and(Check::lacks_labels);
         let waits = self.services.waits(&self.poller.service, &self.depends_on);
-        let waits = waits.or(lacks_labels.then_some(Waits::NoLabels))?;
-        self.poller.metrics.attempt_failed("dependency");
-        Some(waits.into())
+        waits.or(lacks_labels.then_some(Waits::NoLabels))
     }
 
     /// What a switch to a release on disk records.
