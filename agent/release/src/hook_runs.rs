@@ -21,7 +21,7 @@ impl ServiceDirectory {
         job
     }
 
-    /// Lets the hooks run again if it is with other labels that they have succeeded. `labels`: their hash.
+    /// Marks the hooks as pending if they last succeeded with other labels. `labels`: the hash of the present ones.
     pub fn require_labels(&self, labels: &str) -> Result<(), ReleaseError> {
         self.change(|state| state.require_labels(labels))
     }

@@ -246,7 +246,7 @@ impl State {
         self.release.is_some() && self.hook == HookProgress::Done && self.labels.as_deref() != Some(labels)
     }
 
-    /// Lets the hooks run again in that case. With these labels nothing has been applied yet.
+    /// Marks the hooks as pending if they last succeeded with other labels. With these nothing has been applied yet.
     pub fn require_labels(&mut self, labels: &str) {
         if self.requires_labels(labels) {
             (self.hook, self.hook_attempts, self.applied) = (HookProgress::Pending, 0, None);
