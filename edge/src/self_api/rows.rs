@@ -85,7 +85,9 @@ impl PartialEq for Row {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Row::Current(one), Row::Current(other)) => {
-                Arc::ptr_eq(one, other) || one.values.descriptor_tag.text == other.values.descriptor_tag.text
+                // What is offered is no part of the tag.
+                let have_one_tag = one.values.descriptor_tag.text == other.values.descriptor_tag.text;
+                Arc::ptr_eq(one, other) || one.later().is_none() && have_one_tag
             }
             (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
         }
@@ -253,6 +255,34 @@ mod tests {
     use crate::access::Agent;
     use crate::self_api::following::Wanted;
     use weir_protocol::access_list::Fleet;
+    use weir_protocol::descriptor::{Descriptor, DescriptorFields};
+    use weir_protocol::digest::TarballDigest;
+    use weir_protocol::staged::Staged;
+    use weir_protocol::token::SigningKey;
+
+    #[test]
+    fn what_is_offered_of_a_version_that_is_back_is_what_is_known_now() {
+        let golden = include_str!("../../../shared/protocol/golden/agent/descriptor.json").trim_end();
+        let in_force = Descriptor::parse(golden.into()).unwrap().fields().clone();
+        let mut later = in_force.clone();
+        later.publication.generation += 1;
+        later.publication.digest = TarballDigest::of(b"later");
+        let later = Descriptor::signed(later, &[SigningKey::generate().unwrap().0], false);
+        let staged = Staged {
+            descriptor: serde_json::from_slice(later.bytes()).unwrap(),
+            audience: serde_json::from_str(r#"{"percent":100}"#).unwrap(),
+        };
+        let current = Descriptor::new(DescriptorFields { staged: Some(Box::new(staged)), ..in_force });
+        let [dropped, back] = [(); 2].map(|()| Arc::new(Version::new(current.clone())));
+        let following = Following::new(vec![current.publication().service.clone()], 1);
+        let rows = |version: &Arc<Version>| following.rows(vec![Row::Current(version.clone())]).unwrap();
+        let before = rows(&dropped);
+        assert!(back.offer(later.publication().generation, later.publication().digest));
+        let after = rows(&back);
+        let Row::Current(version) = &after.states[0] else { panic!("it is published") };
+        assert!(version.later_for(&"laptop".parse().unwrap(), &Labels::default()).is_some());
+        assert_eq!(after.tag, before.tag);
+    }
 
     #[test]
     fn of_changed_names_only_those_that_match_are_looked_up() {
