@@ -150,9 +150,12 @@ impl Observed {
         self.table().summary()
     }
 
-    /// For `/v1/summary`: the agents with problems, and as many others as are listed.
+    /// For `/v1/summary`: the first `most` agents, those with problems first.
     pub(crate) fn worst(&self, most: usize) -> Vec<Value> {
-        self.table().worst(most, self.inner.clock.now(), SystemTime::now())
+        let names = self.table().worst(most);
+        let (now, wall) = (self.inner.clock.now(), SystemTime::now());
+        // Polls wait for the table: it is locked for one agent at a time.
+        names.iter().filter_map(|name| self.table().listed(name, now, wall)).collect()
     }
 
     /// For `/v1/agents`: a page of agents, after one of them.

@@ -68,9 +68,9 @@ impl Table {
         json!({ "total": total, "agents": agents, "cursor": last })
     }
 
-    /// For `/v1/summary`: the first agents, those with a problem first, then those whose name two use, then those not heard. No
-    /// kind hides the next one.
-    pub(super) fn worst(&self, most: usize, now: Moment, wall: SystemTime) -> Vec<Value> {
+    /// The first agents, those with a problem first, then those whose name two use, then those not heard. No kind hides the next
+    /// one.
+    pub(super) fn worst(&self, most: usize) -> Vec<NodeName> {
         let kind = |agent: &AgentState| match agent {
             agent if agent.problems > 0 => 0,
             agent if agent.is_duplicated() => 1,
@@ -82,24 +82,27 @@ impl Table {
         for (name, agent) in &self.agents {
             let of_kind = &mut kinds[kind(agent)];
             if of_kind.len() < most {
-                of_kind.push((name, agent));
+                of_kind.push(name);
             }
         }
         let reserved = [1, 2].map(|kind| kinds[kind].len().min(RESERVED));
         kinds[0].truncate(most.saturating_sub(reserved.iter().sum()));
         let left = most.saturating_sub(kinds[0].len() + reserved[1]);
         kinds[1].truncate(left);
-        let listed = kinds.into_iter().flatten().take(most).map(|(name, agent)| {
-            let mut shown = agent.counted(name, now, wall);
-            let problem = agent.present().find_map(|row| Some((&row.service, row.problem.as_ref()?)));
-            shown["problem"] = problem.map_or(Value::Null, |(service, problem)| {
-                let mut shown = serde_json::to_value(problem).expect("plain data");
-                shown["service"] = json!(service);
-                shown
-            });
+        kinds.into_iter().flatten().take(most).cloned().collect()
+    }
+
+    /// For `/v1/summary`: an agent with its first problem.
+    pub(super) fn listed(&self, name: &NodeName, now: Moment, wall: SystemTime) -> Option<Value> {
+        let agent = self.agents.get(name)?;
+        let mut shown = agent.counted(name, now, wall);
+        let problem = agent.present().find_map(|row| Some((&row.service, row.problem.as_ref()?)));
+        shown["problem"] = problem.map_or(Value::Null, |(service, problem)| {
+            let mut shown = serde_json::to_value(problem).expect("plain data");
+            shown["service"] = json!(service);
             shown
         });
-        listed.collect()
+        Some(shown)
     }
 
     /// For `/v1/agents/{name}`: an agent with its rows.
@@ -144,6 +147,7 @@ fn time_of(moment: Moment, now: Moment, wall: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::observed::fixture::{Site, message};
 
     #[test]
@@ -153,10 +157,7 @@ mod tests {
         silent.into_iter().for_each(|name| site.accept(name, message("a", 1, "f", &["shop"], &[])).map(drop).unwrap());
         site.pass(85);
         site.accept("well", message("a", 1, "f", &["shop"], &[])).unwrap();
-        let listed = |site: &Site| -> Vec<_> {
-            let all = site.table.worst(5, site.now, std::time::SystemTime::now());
-            all.iter().map(|agent| agent["agent"].as_str().unwrap().to_owned()).collect()
-        };
+        let listed = |site: &Site| site.table.worst(5).iter().map(NodeName::to_string).collect::<Vec<_>>();
         assert_eq!(listed(&site), ["silent-1", "silent-2", "well"]);
         for number in 0..9 {
             site.accept(&format!("failing-{number}"), message("a", 1, "f", &["shop!503"], &[])).unwrap();
