@@ -14,6 +14,22 @@ use crate::config::AuthConfig;
 /// The most entries that a warning names which two clusters define otherwise; the metric counts all.
 const MAX_CONFLICTS_LOGGED: usize = 10;
 
+/// What is known of agents.
+#[derive(Debug, Default)]
+pub(crate) struct KnownFleet {
+    /// What operators say of them.
+    pub(crate) fleet: Arc<Fleet>,
+    /// The origins that have said it, now or before a restart.
+    pub(crate) origins: BTreeSet<String>,
+}
+
+impl KnownFleet {
+    /// The clusters, each the names of its origins, of which no origin has sent a list.
+    pub(super) fn without_list<'c>(&self, clusters: &'c [Vec<String>]) -> Vec<&'c Vec<String>> {
+        clusters.iter().filter(|origins| !origins.iter().any(|origin| self.origins.contains(origin))).collect()
+    }
+}
+
 /// The lists that the key set is made of.
 pub(super) struct Lists {
     pub(super) own: Arc<AccessList>,

@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 use http::HeaderMap;
 use prometheus::Registry;
 use tokio::sync::watch;
-use weir_protocol::access_list::{AccessList, Fleet};
+use weir_protocol::access_list::AccessList;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::token::unix_seconds;
@@ -34,6 +34,7 @@ use weir_runtime::shutdown::Drain;
 
 pub(crate) use decision::AccessDecision;
 pub(crate) use issuers::read as read_issuers;
+pub(crate) use lists::KnownFleet;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 pub(crate) use received::ShardOutcome;
 pub(crate) use refusal::Refusal;
@@ -79,7 +80,7 @@ struct Inner {
     persisted: watch::Sender<Arc<OriginLists>>,
     persisted_owners: watch::Sender<KeyOwners>,
     /// The [`Lists::fleet`] that applies.
-    fleet: watch::Sender<Arc<Fleet>>,
+    fleet: watch::Sender<Arc<KnownFleet>>,
     key_failures: KeyFailures,
     refused: RefusedNames,
     /// The edge's own list, as its files change.
@@ -182,7 +183,7 @@ impl Access {
         if !inner.checks_credentials() {
             return Vec::new();
         }
-        let missing = self.without_list(clusters);
+        let missing = inner.fleet.borrow().without_list(clusters);
         let key_set = inner.key_set();
         let usable_keys = key_set.sizes().0 + key_set.issuers().keys();
         let mut errors: Vec<String> = missing.iter().map(|origins| missing_list(&origins.join(", "))).collect();
@@ -195,7 +196,7 @@ impl Access {
     /// The numbers of cached tokens, of issuers, of those of origins whose keys are fetched, of bytes of operators' documents and of
     /// refused names, and their limits.
     pub(crate) fn bounds(&self) -> [Bound; 5] {
-        let (key_set, fleet_bytes) = (self.inner.key_set(), self.inner.fleet.borrow().bytes());
+        let (key_set, fleet_bytes) = (self.inner.key_set(), self.inner.fleet.borrow().fleet.bytes());
         let (urls, max_urls) = self.inner.lists().followed.in_use();
         [
             ("cached_tokens", key_set.cached_tokens(), self.inner.cached_tokens),
@@ -253,25 +254,19 @@ impl Access {
     /// Whether an origin of each cluster has said what operators say of agents, now or before a restart. `clusters`: the
     /// names of their origins.
     pub(crate) fn knows_fleet(&self, clusters: &[Vec<String>]) -> bool {
-        self.without_list(clusters).is_empty()
-    }
-
-    /// The clusters of which no origin has sent a list.
-    fn without_list<'c>(&self, clusters: &'c [Vec<String>]) -> Vec<&'c Vec<String>> {
-        let lists = self.inner.lists();
-        let has_list = |origin: &String| lists.origin_lists.get(origin).is_some();
-        clusters.iter().filter(|origins| !origins.iter().any(has_list)).collect()
+        self.inner.fleet.borrow().without_list(clusters).is_empty()
     }
 
     /// The labels that operators and its token assert of an agent. None while an origin may assert others.
     pub(crate) fn labels_of(&self, agent: &Agent, clusters: impl FnOnce() -> Vec<Vec<String>>) -> Labels {
-        let labels = self.inner.fleet.borrow().labels_of(&agent.name, &agent.labels);
-        let is_known = labels.is_empty() || self.knows_fleet(&clusters());
+        let known = self.inner.fleet.borrow().clone();
+        let labels = known.fleet.labels_of(&agent.name, &agent.labels);
+        let is_known = labels.is_empty() || known.without_list(&clusters()).is_empty();
         if is_known { labels } else { Labels::default() }
     }
 
     /// What operators say of agents.
-    pub(crate) fn fleet(&self) -> watch::Receiver<Arc<Fleet>> {
+    pub(crate) fn fleet(&self) -> watch::Receiver<Arc<KnownFleet>> {
         self.inner.fleet.subscribe()
     }
 
@@ -354,7 +349,6 @@ impl Inner {
     fn change<R>(&self, change: impl FnOnce(&mut Lists) -> R) -> R {
         // Held to the end, so that concurrent changes are not lost.
         let mut lists = self.lists();
-        let known = lists.origin_lists.all().count();
         let changed = change(&mut lists);
         let before = self.key_set();
         let (issuers, are_new) = lists.issuer_table();
@@ -384,9 +378,11 @@ impl Inner {
         });
         self.fleet.send_if_modified(|before| {
             // The first list of an origin makes labels known, whatever it has.
-            let is_new = !Arc::ptr_eq(before, &lists.fleet) || lists.origin_lists.all().count() != known;
+            let is_new =
+                !Arc::ptr_eq(&before.fleet, &lists.fleet) || before.origins.iter().ne(lists.origin_lists.names());
             if is_new {
-                before.clone_from(&lists.fleet);
+                let origins = lists.origin_lists.names().cloned().collect();
+                *before = KnownFleet { fleet: lists.fleet.clone(), origins }.into();
             }
             is_new
         });

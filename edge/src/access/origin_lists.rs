@@ -40,6 +40,11 @@ impl OriginLists {
         self.lists.get(origin)
     }
 
+    /// The origins whose lists apply.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.lists.keys()
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &AccessList> + Clone {
         self.lists.values()
     }

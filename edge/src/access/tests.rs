@@ -25,7 +25,7 @@ async fn the_last_list_of_an_origin_survives_a_restart() {
     )
     .unwrap();
     let access = start(dir.path(), &drain, &["a", "b"]).await;
-    assert_eq!((denies(&access, T123), access.fleet().borrow().agents.iter().count()), ([false, true, false], 1));
+    assert_eq!((denies(&access, T123), access.fleet().borrow().fleet.agents.iter().count()), ([false, true, false], 1));
     access.set_origin_list("a", br#"{"denied_tokens": [{"jti": "t1"}]}"#);
     access.set_origin_list("b", br#"{"denied_tokens": [{"jti": "t3"}]}"#);
     access.set_origin_list("b", b"{\"denied_tokens\": 3}");
@@ -37,7 +37,7 @@ async fn the_last_list_of_an_origin_survives_a_restart() {
 
     let drain = Drain::new();
     let access = start(dir.path(), &drain, &["b", "c", "a"]).await;
-    assert_eq!(access.fleet().borrow().agents.iter().count(), 1);
+    assert_eq!(access.fleet().borrow().fleet.agents.iter().count(), 1);
     assert_eq!(denies(&access, T123), [true, false, true]);
     access.set_origin_list("b", b"{}");
     assert_eq!(denies(&access, T123), [true, false, false], "the last list applies");
@@ -116,7 +116,7 @@ async fn an_origin_that_has_departed_brings_no_deleted_document_back() {
         access.set_origin_list(origin, format!(r#"{{"agents": {agents}}}"#).as_bytes());
     };
     let agents = |access: &Access| -> Vec<String> {
-        access.fleet().borrow().agents.iter().map(|agent| agent.name.to_string()).collect()
+        access.fleet().borrow().fleet.agents.iter().map(|agent| agent.name.to_string()).collect()
     };
     send(&access, "a", "x", 7, r#"{"name": "one"}"#);
     send(&access, "b", "x", 6, "");
@@ -152,7 +152,7 @@ async fn a_damaged_shard_is_fetched_again_and_one_that_cannot_be_read_leaves_the
         let json = format!(r#"{{"agents": {{"revision": {revision}, "documents": [{}]}}}}"#, documents.join(","));
         AccessList::parse(json.as_bytes()).unwrap()
     };
-    let agents = || access.fleet().borrow().agents.iter().count();
+    let agents = || access.fleet().borrow().fleet.agents.iter().count();
     access.set_origin_list("a", list(1, &["one"]).json().get().as_bytes());
     let two = list(2, &["one", "two"]);
     let json = two.sharded_json();

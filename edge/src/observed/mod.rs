@@ -18,13 +18,14 @@ use prometheus::Registry;
 use serde_json::Value;
 use tokio::sync::watch;
 use weir_cache::clock::Clock;
-use weir_protocol::access_list::Fleet;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::observed::{AgentObserved, Instance, Proved};
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
+
+use crate::access::KnownFleet;
 
 pub(crate) use self::metrics::ObservedMetrics;
 pub(crate) use self::sender::start as start_senders;
@@ -44,7 +45,7 @@ pub(crate) struct Observed {
 
 struct Inner {
     table: Mutex<Table>,
-    fleet: watch::Receiver<Arc<Fleet>>,
+    fleet: watch::Receiver<Arc<KnownFleet>>,
     clock: Clock,
     metrics: ObservedMetrics,
 }
@@ -56,7 +57,7 @@ impl Observed {
     /// A metric is registered already.
     pub(crate) fn start(
         max_bytes: u64,
-        fleet: watch::Receiver<Arc<Fleet>>,
+        fleet: watch::Receiver<Arc<KnownFleet>>,
         clock: Clock,
         registry: &Registry,
         drain: &Drain,
@@ -75,7 +76,7 @@ impl Observed {
                 () = drain.begun() => return,
                 () = tokio::time::sleep(PASS_INTERVAL) => {}
                 Ok(()) = fleet.changed() => {
-                    let fleet = fleet.borrow_and_update().clone();
+                    let fleet = fleet.borrow_and_update().fleet.clone();
                     self.table().relabel(|name, identity| fleet.labels_of(name, &identity.token_labels));
                 }
             }
@@ -110,7 +111,7 @@ impl Observed {
         token_labels: &Labels,
         message: AgentObserved,
     ) -> Result<(), Rejected> {
-        let labels = self.inner.fleet.borrow().labels_of(name, token_labels);
+        let labels = self.inner.fleet.borrow().fleet.labels_of(name, token_labels);
         let identity = Identity { proved, token_labels: token_labels.clone(), labels };
         let accepted = self.table().accept(name, identity, message, self.inner.clock.now());
         self.metrics().received(match &accepted {

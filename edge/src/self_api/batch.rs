@@ -30,9 +30,10 @@ impl Inner {
         let following = self.following(agent, &parameters.wanted)?;
         let (rows, age) =
             self.current(&following, revalidate_mode(request), RequestId::of(request.headers()).as_ref()).await?;
-        let rows = self.rows_of(&following, rows, agent);
+        let labels = self.labels_of(agent);
+        let rows = self.variants.of(&following, rows, &agent.name, || labels.clone());
         let rows = rows.map_err(|error| ApiError::TooManyServices(error.to_string()))?;
-        Ok(response(request, &rows, &self.labels_of(agent), age))
+        Ok(response(request, &rows, &labels, age))
     }
 
     /// Answers a poll that finds what the last one found, as most do. Does no I/O, and looks up no service.
@@ -43,8 +44,9 @@ impl Inner {
         let parameters = Parameters::parse(request.uri().query().unwrap_or_default(), false).ok()?;
         let following = self.groups.known_following(&self.groups.known(agent, &parameters.wanted)?)?;
         let (rows, age) = self.unchanged(&following)?;
-        let rows = self.rows_of(&following, rows, agent).ok()?;
-        Some(response(request, &rows, &self.labels_of(agent), age))
+        let labels = self.labels_of(agent);
+        let rows = self.variants.of(&following, rows, &agent.name, || labels.clone()).ok()?;
+        Some(response(request, &rows, &labels, age))
     }
 
     /// The rows of the last poll and the age of the oldest, if all that it found is still in the catalog and fresh.

@@ -9,6 +9,8 @@ use weir_protocol::assignment::Assignment;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 
+use crate::access::KnownFleet;
+
 /// The most edits that are remembered. What is further behind counts as touched.
 const MAX_EDITS: usize = 64;
 
@@ -37,7 +39,7 @@ impl Edit {
 /// The rules, and what the last edits changed.
 #[derive(Debug)]
 pub(super) struct Edits {
-    fleet: watch::Receiver<Arc<Fleet>>,
+    fleet: watch::Receiver<Arc<KnownFleet>>,
     last: Mutex<Last>,
 }
 
@@ -50,20 +52,20 @@ struct Last {
 }
 
 impl Edits {
-    pub(super) fn new(fleet: watch::Receiver<Arc<Fleet>>) -> Self {
-        let last = Last { fleet: fleet.borrow().clone(), version: 0, edits: VecDeque::new() };
+    pub(super) fn new(fleet: watch::Receiver<Arc<KnownFleet>>) -> Self {
+        let last = Last { fleet: fleet.borrow().fleet.clone(), version: 0, edits: VecDeque::new() };
         Self { fleet, last: Mutex::new(last) }
     }
 
     /// The rules as they are, with the number of the last edit.
     pub(super) fn now(&self) -> (Arc<Fleet>, u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let fleet = self.fleet.borrow();
-        if !Arc::ptr_eq(&fleet, &last.fleet) {
+        let fleet = &self.fleet.borrow().fleet;
+        if !Arc::ptr_eq(fleet, &last.fleet) {
             if last.edits.len() == MAX_EDITS {
                 last.edits.pop_front();
             }
-            let edit = Edit::between(&last.fleet, &fleet).into();
+            let edit = Edit::between(&last.fleet, fleet).into();
             last.edits.push_back(edit);
             last.version += 1;
             last.fleet = fleet.clone();
@@ -116,6 +118,10 @@ mod tests {
         })
     }
 
+    fn known(fleet: Fleet) -> Arc<KnownFleet> {
+        Arc::new(KnownFleet { fleet: fleet.into(), ..KnownFleet::default() })
+    }
+
     fn node(name: u8) -> NodeName {
         format!("cluster-{name}").parse().unwrap()
     }
@@ -123,11 +129,11 @@ mod tests {
     proptest! {
         #[test]
         fn who_is_not_touched_has_the_same_assignments(fleets in prop::collection::vec(fleet(), 2..6), of_token in 0u8..2) {
-            let (sender, receiver) = watch::channel(Arc::new(fleets[0].clone()));
+            let (sender, receiver) = watch::channel(known(fleets[0].clone()));
             let edits = Edits::new(receiver);
             let (_, since) = edits.now();
             for fleet in &fleets[1..] {
-                sender.send_replace(Arc::new(fleet.clone()));
+                sender.send_replace(known(fleet.clone()));
                 edits.now();
             }
             for agent in (0..4).map(node) {
@@ -152,15 +158,15 @@ mod tests {
         };
         let fleet =
             |service| Fleet { assignments: Entries::new(1, [rule(service).unwrap()], []).unwrap(), ..Fleet::default() };
-        let (sender, receiver) = watch::channel(Arc::new(fleet("a")));
+        let (sender, receiver) = watch::channel(known(fleet("a")));
         let edits = Edits::new(receiver);
         let touched = |agent, since| edits.have_touched(&node(agent), &Labels::default(), since);
         assert!(!touched(1, 0));
-        sender.send_replace(Arc::new(fleet("b")));
+        sender.send_replace(known(fleet("b")));
         assert_eq!((edits.now().1, edits.now().1), (1, 1));
         assert_eq!([touched(1, 0), touched(2, 0), touched(1, 1)], [true, false, false]);
         for _ in 0..MAX_EDITS {
-            sender.send_replace(Arc::new(fleet("b")));
+            sender.send_replace(known(fleet("b")));
             edits.now();
         }
         assert!(touched(2, 0), "the first edit is not remembered any more");

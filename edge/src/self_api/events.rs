@@ -13,7 +13,6 @@ use http::{Request, Response};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::MissedTickBehavior;
-use weir_protocol::access_list::Fleet;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
 use weir_protocol::event::{self, Upstream};
 use weir_protocol::labels::Labels;
@@ -25,7 +24,7 @@ use super::following::Wanted;
 use super::groups::{Group, Membership};
 use super::rows::{EventLine, Following, Row, Rows};
 use super::{Inner, Parameters, SelfApi};
-use crate::access::{Agent, Session};
+use crate::access::{Agent, KnownFleet, Session};
 use crate::api_error::ApiError;
 use crate::catalog::RowChange;
 
@@ -81,7 +80,7 @@ impl Inner {
         let following = self.following_of(group, wanted)?;
         let (version, now) = (self.catalog.rows_version(), self.catalog.clock().now());
         let rows = following.stored(version, now, || self.stored(&following));
-        let rows = rows.and_then(|rows| self.rows_of(&following, rows, agent));
+        let rows = rows.and_then(|rows| self.variants.of(&following, rows, &agent.name, || self.labels_of(agent)));
         rows.map(|rows| (following, rows)).map_err(|error| ApiError::TooManyServices(error.to_string()))
     }
 
@@ -116,7 +115,7 @@ impl Writer {
         mut self,
         since: Option<String>,
         changes: broadcast::Receiver<RowChange>,
-        fleet: watch::Receiver<Arc<Fleet>>,
+        fleet: watch::Receiver<Arc<KnownFleet>>,
         permit: OwnedSemaphorePermit,
     ) {
         let (inner, session) = (self.inner.clone(), self.session.clone());
@@ -140,7 +139,7 @@ impl Writer {
         &mut self,
         since: Option<String>,
         mut changes: broadcast::Receiver<RowChange>,
-        mut fleet: watch::Receiver<Arc<Fleet>>,
+        mut fleet: watch::Receiver<Arc<KnownFleet>>,
     ) -> Result<Infallible, End> {
         let is_known = since.is_some_and(|since| since == self.rows.tag_with(&self.labels));
         let kind = if is_known { AgentEventKind::Heartbeat } else { AgentEventKind::Resync };

@@ -25,7 +25,6 @@ use moka::sync::Cache;
 use prometheus::Registry;
 use tokio::sync::Semaphore;
 use weir_protocol::agent_event::AgentEventKind;
-use weir_protocol::batch_poll::BatchPollError;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::query::{self, QueryError};
@@ -40,7 +39,7 @@ use self::groups::{Group, Groups, Membership};
 use self::message_rate::MessageRate;
 
 pub(crate) use self::metrics::SelfMetrics;
-use self::rows::{Following, Row, Rows};
+use self::rows::{Following, Row};
 use self::variants::Variants;
 use crate::access::{Access, Agent};
 use crate::api_error::ApiError;
@@ -228,11 +227,6 @@ impl Inner {
 
     fn labels_of(&self, agent: &Agent) -> Labels {
         self.access.labels_of(agent, || self.lookup.clusters())
-    }
-
-    /// The rows of an agent of a group, some of which are of staged versions.
-    fn rows_of(&self, following: &Following, rows: Arc<Rows>, agent: &Agent) -> Result<Arc<Rows>, BatchPollError> {
-        self.variants.of(following, rows, &agent.name, || self.labels_of(agent))
     }
 
     /// The services that an agent follows now.
