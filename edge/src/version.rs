@@ -19,7 +19,6 @@ use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::oci::{self, OciBlob};
 use weir_protocol::route::Route;
-use weir_protocol::staged::Audience;
 
 #[derive(Debug)]
 pub(crate) struct Version {
@@ -42,8 +41,8 @@ pub(crate) struct Version {
 enum Staging {
     /// All get this one.
     None,
-    /// These get the later one once it is offered, and all others this one.
-    InForce { audience: Audience, later: Arc<Version>, is_offered: Arc<AtomicBool> },
+    /// Those that the descriptor names get the later one once it is offered, and all others this one.
+    InForce { later: Arc<Version>, is_offered: Arc<AtomicBool> },
     /// It is the later one.
     Later,
 }
@@ -136,9 +135,8 @@ impl OciValues {
 impl Version {
     pub(crate) fn new(descriptor: Descriptor) -> Self {
         let staged = descriptor.fields().staged.as_deref();
-        let later = staged.and_then(|staged| Some((staged, staged.later_than(descriptor.publication())?)));
-        let staging = later.map_or(Staging::None, |(staged, later)| Staging::InForce {
-            audience: staged.audience.clone(),
+        let later = staged.and_then(|staged| staged.later_than(descriptor.publication()));
+        let staging = later.map_or(Staging::None, |later| Staging::InForce {
             is_offered: Arc::new(later.envelope().is_none().into()),
             later: Arc::new(Self::with(later, Staging::Later)),
         });
@@ -198,7 +196,8 @@ impl Version {
     /// The later version if it is for this agent, which has these asserted labels.
     pub(crate) fn later_for(&self, agent: &NodeName, labels: &Labels) -> Option<&Arc<Self>> {
         match &self.staging {
-            Staging::InForce { audience, later, is_offered } if is_offered.load(Ordering::Acquire) => {
+            Staging::InForce { later, is_offered } if is_offered.load(Ordering::Acquire) => {
+                let audience = &self.descriptor.fields().staged.as_ref()?.audience;
                 audience.includes(agent, labels, &self.descriptor.publication().service).then_some(later)
             }
             _ => None,
@@ -212,23 +211,22 @@ impl Version {
 
     /// Offers the later one if it has this generation and digest. Whether it was not before.
     pub(crate) fn offer(&self, generation: Generation, digest: TarballDigest) -> bool {
-        let Staging::InForce { later, is_offered, .. } = &self.staging else { return false };
+        let Staging::InForce { later, is_offered } = &self.staging else { return false };
         let publication = later.descriptor.publication();
         (publication.generation, publication.digest) == (generation, digest) && !is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// The later one is offered when that of the version that this one replaces is, if it is the same. One that was not signed was
+    /// The later one is offered if that of the version that this one replaces is, and is the same. One that was not signed was
     /// offered without a statement.
-    pub(crate) fn inherit_offer(&mut self, earlier: &Self) {
-        if let (
-            Staging::InForce { later, is_offered, .. },
-            Staging::InForce { later: before, is_offered: was_offered, .. },
-        ) = (&mut self.staging, &earlier.staging)
+    pub(crate) fn offered_like(mut self, earlier: Option<&Self>) -> Self {
+        if let Staging::InForce { later, is_offered } = &mut self.staging
+            && let Some(Staging::InForce { later: before, is_offered: was_offered }) = earlier.map(|it| &it.staging)
             && later.descriptor.publication() == before.descriptor.publication()
             && later.descriptor.envelope().is_some() == before.descriptor.envelope().is_some()
         {
             is_offered.clone_from(was_offered);
         }
+        self
     }
 
     /// Whether agents that request the current version get different ones.

@@ -77,15 +77,15 @@ impl Catalog {
         if let (true, UpdateContent::Current(descriptor)) = (is_stream, &content) {
             queue.unannounced.announced(&service, descriptor.version());
         }
-        let entry = |mut version: Option<Version>, highest, origin| {
-            let earlier = stored.as_ref().and_then(|stored| stored.version.as_ref());
-            version.as_mut().zip(earlier).into_iter().for_each(|(version, earlier)| version.inherit_offer(earlier));
+        let entry = |version: Option<Version>, highest, origin| {
+            let earlier = stored.as_ref().and_then(|stored| stored.version.as_deref());
+            let version = version.map(|version| Arc::new(version.offered_like(earlier)));
             // A client waits for most queries.
             let requested = if is_stream { Moment::EARLIEST } else { at };
             let last_request =
                 stored.as_ref().map_or_else(|| LastRequest::new(requested), |stored| stored.last_request.clone());
             let policy = self.policies.of(&service).clone();
-            let entry = Entry::new(version.map(Arc::new), highest, origin, policy, last_request, at);
+            let entry = Entry::new(version, highest, origin, policy, last_request, at);
             let entry = entry.confirmed_when_stored();
             if is_stream {
                 entry.announce(at);

@@ -3,19 +3,18 @@
 use weir_protocol::freshness::Freshness;
 use weir_protocol::name::ServiceName;
 
+use super::entry::Entry;
 use super::store::Catalog;
 use crate::version::Version;
 
 impl Catalog {
     /// The services whose staged versions are offered to nobody.
     pub(crate) fn unoffered(&self) -> impl Iterator<Item = ServiceName> {
-        let is_unoffered = |version: &Version| version.is_unoffered();
-        let all = self.all().into_iter();
-        all.filter(move |(_, entry)| entry.version.as_deref().is_some_and(is_unoffered)).map(|(service, _)| service)
+        self.all().into_iter().filter(|(_, entry)| is_unoffered(entry)).map(|(service, _)| service)
     }
 
     pub(crate) fn is_unoffered(&self, service: &ServiceName) -> bool {
-        self.get(service).and_then(|entry| entry.version.clone()).is_some_and(|version| version.is_unoffered())
+        self.get(service).is_some_and(|entry| is_unoffered(&entry))
     }
 
     /// Offers the staged version that a statement is about, and tells the agents that it is for.
@@ -25,4 +24,8 @@ impl Catalog {
             self.changes.send_row(&statement.service);
         }
     }
+}
+
+fn is_unoffered(entry: &Entry) -> bool {
+    entry.version.as_deref().is_some_and(Version::is_unoffered)
 }
