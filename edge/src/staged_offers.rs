@@ -33,13 +33,11 @@ async fn offer_all(catalog: &Catalog, heartbeats: &Heartbeats, mut changes: Rece
         waiting.retain(|service| catalog.is_unoffered(service));
         tokio::select! {
             () = tokio::time::sleep(RETRY_INTERVAL), if !waiting.is_empty() => {}
-            service = next(catalog, &mut changes) => match service {
-                Some(service) => {
-                    // The last statement may be from before it was staged.
-                    heartbeats.forget(&service);
-                    waiting.insert(service);
-                }
-                None => waiting.extend(catalog.unoffered()),
+            service = next(catalog, &mut changes) => {
+                let staged = service.map_or_else(|| catalog.unoffered().collect(), |service| BTreeSet::from([service]));
+                // The last statements may be from before they were staged.
+                staged.iter().for_each(|service| heartbeats.forget(service));
+                waiting.extend(staged);
             }
         }
     }
