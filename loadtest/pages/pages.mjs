@@ -65,7 +65,7 @@ async function ready() {
   await until('the agent has told what it runs', async () => (await site.ask('/v1/agents')).agents[0].services === 1);
   check('an origin, two edges and an agent run');
   const page = await open(url);
-  await says(page, '#state', /^Ready: nothing about this edge needs attention\.$/);
+  await says(page, '#state', /^Ready: it can serve all that it should\.$/);
   await says(page, '#agents', /cluster-1\s+connected\s+1\s+nothing/);
   await look(page, 'edge-ready');
   const [status, agents] = [await site.ask('/status'), await site.ask('/v1/agents')];
@@ -157,7 +157,7 @@ async function edgeIsLost(page) {
 
 async function theOrigin() {
   const page = await open(`http://127.0.0.1:${site.originAdmin}/`);
-  await says(page, '#state', /^Ready: nothing about this origin needs attention\.$/);
+  await says(page, '#state', /^Ready: it can serve all that it should\.$/);
   const published = (await site.ask('/status', site.originAdmin)).services[0].published;
   await says(page, '#services', new RegExp(`shop-prod\\s+following\\s+${published.commit.slice(0, 12)}\\s+${published.digest.slice(0, 15)}`));
   await says(page, '#members-words', /^This origin is not in a cluster\.$/);

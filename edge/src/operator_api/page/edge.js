@@ -19,7 +19,6 @@ const TIERS = [['memory', 'Memory', 'c1'], ['disk', 'Disk', 'c4'], ['origin', 'O
 const EVICTING = new Set(['disk_bytes', 'memory_bytes', 'parsed_manifest_bytes', 'services', 'service_bytes', 'service_floors',
   'past_version_bytes', 'version_list_bytes', 'version_list_files', 'cached_failures', 'cached_version_failures',
   'agent_following_bytes', 'agent_group_bytes', 'refused_names', 'cached_tokens']);
-const isNear = (one) => one.limit > 0 && one.in_use / one.limit >= NEAR && !EVICTING.has(one.bound);
 const FRESHNESS = { fresh: 'fresh', 'stale-while-revalidate': 'stale, revalidated in the background',
   revalidate: 'stale, revalidated before it is served', expired: 'expired' };
 
@@ -29,9 +28,9 @@ function showOrigins(it) {
   byId('agents-hint').hidden = failing + duplicated + silent === 0;
   say('agents-link', [failing && `${count(failing, 'agent')} with a problem`, duplicated && `${count(duplicated, 'name')} that two agents use`,
     silent && `${whole.format(silent)} of ${count(it.agents.reporting, 'agent')} silent`].filter(Boolean).join(', '));
-  const near = it.bounds.filter((one) => isNear(one)).length;
-  byId('limits-hint').hidden = near === 0;
-  say('limits-link', `${count(near, 'limit')} in use by ${100 * NEAR} % or more`);
+  const near = nearLimits(it.bounds, EVICTING);
+  byId('limits-hint').hidden = near.length === 0;
+  say('limits-link', nearWords(near));
   const state = (up, circuit) => make('span', { class: up ? 'good state' : 'bad state' }, up ? 'up' : circuit === 'open' ? 'down; circuit open' : 'down');
   const events = (origin) => !origin.followed ? 'not followed' : origin.events_followed ? 'followed' :
     origin.last_heartbeat_seconds === null ? 'never received' : `none for ${duration(origin.last_heartbeat_seconds)}`;

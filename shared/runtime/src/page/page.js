@@ -138,12 +138,12 @@ function plot(figure, what, hour, series, shown) {
     .map((minutes) => ({ number: shown(sum(minutes.slice(60 - to, 60 - from))) }))]));
 }
 
-// Whether a role can do its work, and the reasons why not or what needs attention.
+// Whether a role can serve, and the reasons why not.
 function showState(role, it, now) {
   const kind = !it.ready ? 'bad' : it.reasons.length ? 'warn' : 'good';
   const word = { bad: 'Not ready', warn: 'Needs attention', good: 'Ready' }[kind];
-  const more = { bad: 'it cannot serve all that it should', warn: 'it serves, and somebody should look',
-    good: `nothing about this ${role} needs attention` }[kind];
+  const more = { bad: 'it cannot serve all that it should', warn: 'it serves, with the problems below',
+    good: 'it can serve all that it should' }[kind];
   document.title = `${word} – ${role} ${it.name}`;
   say('name', `Weir ${role} ${it.name}`);
   say('about', `Version ${it.version}, started ${duration(secondsSince(it.started, now))} ago.`);
@@ -153,18 +153,19 @@ function showState(role, it, now) {
 
 // Limits, those near their bound first. Of those in `evicting` the least used gives way: full is normal.
 const NEAR = 0.8;
+const shareOf = (one) => one.limit > 0 ? one.in_use / one.limit : 0;
+const nearLimits = (bounds, evicting) => bounds.filter((one) => shareOf(one) >= NEAR && !evicting.has(one.bound));
+const nearWords = (near) => `${count(near.length, 'limit')} in use by ${100 * NEAR} % or more`;
 function showLimits(bounds, evicting) {
-  const share = (one) => one.limit > 0 ? one.in_use / one.limit : 0;
+  const near = nearLimits(bounds, evicting);
   const amount = (one) => one.bound.endsWith('_bytes') ? `${bytes(one.in_use)} of ${bytes(one.limit)}` :
     `${whole.format(one.in_use)} of ${whole.format(one.limit)}`;
   const row = (one) => {
-    const near = share(one) >= NEAR && !evicting.has(one.bound);
-    const words = share(one) < NEAR ? '' : evicting.has(one.bound) ? ' – normal: the least used gives way' : share(one) >= 1 ? ' – full' : ' – near its limit';
-    return [one.bound, make('span', near ? { class: 'warn' } : {}, amount(one) + words), { number: percent(one.in_use, one.limit) }];
+    const words = shareOf(one) < NEAR ? '' : !near.includes(one) ? ' – normal: the least used gives way' : shareOf(one) >= 1 ? ' – full' : ' – near its limit';
+    return [one.bound, make('span', near.includes(one) ? { class: 'warn' } : {}, amount(one) + words), { number: percent(one.in_use, one.limit) }];
   };
-  const near = bounds.filter((one) => share(one) >= NEAR && !evicting.has(one.bound));
-  say('limits-words', near.length ? `${count(near.length, 'limit')} in use by ${100 * NEAR} % or more.` : 'No limit is near.', near.length ? 'warn' : '');
-  const rank = (one) => share(one) + (near.includes(one) ? 10 : 0);
+  say('limits-words', near.length ? `${nearWords(near)}.` : 'No limit is near.', near.length ? 'warn' : '');
+  const rank = (one) => shareOf(one) + (near.includes(one) ? 10 : 0);
   tableRows('limits', [...bounds].sort((one, other) => rank(other) - rank(one)).slice(0, 6).map(row));
   tableRows('all-limits', [...bounds].sort((one, other) => one.bound < other.bound ? -1 : 1).map(row));
 }
