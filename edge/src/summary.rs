@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use prometheus::Registry;
-use prometheus::proto::MetricFamily;
+use prometheus::proto::{Metric, MetricFamily};
 use serde_json::{Value, json};
 
 use crate::status::Status;
@@ -84,20 +84,17 @@ fn bound(name: &str, in_use: u64, limit: u64) -> Value {
 fn connections(families: &[MetricFamily], bounds: &mut Vec<Value>) {
     let [open, limits] = CONNECTIONS
         .map(|name| families.iter().filter(move |family| family.name() == name).flat_map(|family| family.get_metric()));
-    let label = |metric: &prometheus::proto::Metric, name: &str| {
-        metric
-            .get_label()
-            .iter()
-            .find(|label| label.name() == name)
-            .map(|label| label.value().to_owned())
-            .unwrap_or_default()
-    };
-    let key = |metric: &_| (label(metric, "listener"), label(metric, "transport"));
-    let open: Vec<_> = open.map(|metric| (key(metric), metric.get_gauge().get_value() as u64)).collect();
+    let value = |metric: &Metric| metric.get_gauge().get_value() as u64;
+    let open: Vec<_> = open.map(|metric| (labels(metric), value(metric))).collect();
     for limit in limits {
-        let (listener, transport) = key(limit);
-        let of = open.iter().filter(|((on, by), _)| (on, by) == (&listener, &transport));
+        let [listener, transport] = labels(limit);
+        let of = open.iter().filter(|(labels, _)| *labels == [listener, transport]);
         let name = format!("connections_{listener}_{transport}");
-        bounds.push(bound(&name, of.map(|(_, open)| open).sum(), limit.get_gauge().get_value() as u64));
+        bounds.push(bound(&name, of.map(|(_, open)| open).sum(), value(limit)));
     }
+}
+
+fn labels(metric: &Metric) -> [&str; 2] {
+    let label = |name| metric.get_label().iter().find(|label| label.name() == name);
+    ["listener", "transport"].map(|name| label(name).map_or("", |label| label.value()))
 }

@@ -217,8 +217,9 @@ impl ReadContext {
             && let Ok(Some(agent)) = self.access.agent(request.headers(), peer)
         {
             let labels = self.access.labels_of(&agent, || self.lookup.clusters());
-            let later = found.version.later_for(&agent.name, &labels).cloned();
-            found.version = later.unwrap_or(found.version);
+            if let Some(later) = found.version.later_for(&agent.name, &labels) {
+                found.version = later.clone();
+            }
         }
         found
     }

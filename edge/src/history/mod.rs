@@ -18,11 +18,14 @@ struct Counted {
     group: &'static str,
     name: &'static str,
     family: &'static str,
-    labels: &'static [(&'static str, &'static [&'static str])],
+    labels: &'static [Filter],
 }
 
+/// A label, and the values of which it has one.
+type Filter = (&'static str, &'static [&'static str]);
+
 /// The routes of agents for which the cache works. The others are polls, streams and reports.
-const CACHED: (&str, &[&str]) = (
+const CACHED: Filter = (
     "route",
     &[
         "service",
@@ -40,14 +43,16 @@ const CACHED: (&str, &[&str]) = (
 );
 
 /// The requests to origins and shields that a request for something cached can lead to.
-const FETCHES: (&str, &[&str]) = ("kind", &["service", "version", "versions", "object", "shield"]);
+const FETCHES: Filter = ("kind", &["service", "version", "versions", "object", "shield"]);
 
-const fn counted(
-    group: &'static str,
-    name: &'static str,
-    family: &'static str,
-    labels: &'static [(&'static str, &'static [&'static str])],
-) -> Counted {
+/// The requests of other edges for something cached.
+const PEERS: Filter = ("route", &["service", "version", "versions", "object"]);
+
+const ERROR: Filter = ("cache", &["error"]);
+const REFUSED: Filter = ("status", &["4xx"]);
+const FAILED: Filter = ("status", &["5xx"]);
+
+const fn counted(group: &'static str, name: &'static str, family: &'static str, labels: &'static [Filter]) -> Counted {
     Counted { group, name, family, labels }
 }
 
@@ -59,21 +64,11 @@ const COUNTED: [Counted; 37] = [
     counted("requests", "collapsed", "weir_edge_requests_total", &[CACHED, ("cache", &["collapsed"])]),
     counted("requests", "revalidated", "weir_edge_requests_total", &[CACHED, ("cache", &["revalidated"])]),
     counted("requests", "forced", "weir_edge_requests_total", &[CACHED, ("cache", &["forced"])]),
-    counted(
-        "requests",
-        "error_4xx",
-        "weir_edge_requests_total",
-        &[CACHED, ("cache", &["error"]), ("status", &["4xx"])],
-    ),
-    counted(
-        "requests",
-        "error_5xx",
-        "weir_edge_requests_total",
-        &[CACHED, ("cache", &["error"]), ("status", &["5xx"])],
-    ),
+    counted("requests", "error_4xx", "weir_edge_requests_total", &[CACHED, ERROR, REFUSED]),
+    counted("requests", "error_5xx", "weir_edge_requests_total", &[CACHED, ERROR, FAILED]),
     counted("agents", "requests", "weir_edge_requests_total", &[]),
-    counted("agents", "error_4xx", "weir_edge_requests_total", &[("cache", &["error"]), ("status", &["4xx"])]),
-    counted("agents", "error_5xx", "weir_edge_requests_total", &[("cache", &["error"]), ("status", &["5xx"])]),
+    counted("agents", "error_4xx", "weir_edge_requests_total", &[ERROR, REFUSED]),
+    counted("agents", "error_5xx", "weir_edge_requests_total", &[ERROR, FAILED]),
     counted("downloads", "memory", "weir_edge_tarballs_served_total", &[("tier", &["memory"])]),
     counted("downloads", "disk", "weir_edge_tarballs_served_total", &[("tier", &["disk"])]),
     counted("downloads", "origin", "weir_edge_tarballs_served_total", &[("tier", &["origin"])]),
@@ -98,12 +93,7 @@ const COUNTED: [Counted; 37] = [
     counted("origins", "not_sent", "weir_edge_origin_requests_total", &[FETCHES, ("status", &["circuit_open"])]),
     counted("origins", "received_bytes", "weir_edge_origin_received_bytes_total", &[]),
     counted("peers", "requests", "weir_edge_peer_requests_total", &[]),
-    counted(
-        "peers",
-        "cached_requests",
-        "weir_edge_peer_requests_total",
-        &[("route", &["service", "version", "versions", "object"])],
-    ),
+    counted("peers", "cached_requests", "weir_edge_peer_requests_total", &[PEERS]),
     counted("peers", "sent_bytes", "weir_edge_peer_sent_bytes_total", &[]),
 ];
 

@@ -17,7 +17,7 @@ const MAX_SAMPLES: usize = (REACH.as_secs() / INTERVAL.as_secs()) as usize + 1;
 /// A longer interval is a gap: the machine slept, and nobody knows when what it counted was.
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// The last hour of `N` counters: at most 121 samples of eight bytes each.
+/// The last hour of `N` counters: at most 121 samples of `N` numbers.
 #[derive(Debug)]
 pub(super) struct Ring<const N: usize> {
     samples: VecDeque<(Moment, [u64; N])>,

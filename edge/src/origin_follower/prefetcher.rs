@@ -75,9 +75,8 @@ async fn prefetch_all(context: FollowerContext, cache: Cache, mut next: mpsc::Re
     }
 }
 
-/// Prefetches the zstd representation of a service, and of its staged version: most clients use it, and identity is made from
-/// it. `is_pulled`: and the
-/// blobs of its OCI form.
+/// Prefetches the zstd representations of a service and of its staged version: most clients use zstd, and identity is made from
+/// it. `is_pulled`: also the blobs of the OCI form.
 async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName, is_pulled: bool) {
     // Only the newest version is prefetched.
     let Some(entry) = catalog.get(service) else { return };

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use weir_edge::config::{AuthMode, CertificateRule};
+use weir_edge::config::{AuthMode, CertificateRule, Config};
 use weir_protocol::access_list::{AccessList, key_line};
 use weir_protocol::event::EventKind;
 use weir_protocol::token::{Claims, SigningKey, UnixSeconds, unix_seconds};
@@ -31,6 +31,13 @@ pub(crate) fn claims(id: &str, services: &[&str]) -> Claims {
         not_before: None,
         issued_at: None,
     }
+}
+
+/// Lets an edge take tokens of this key.
+pub(crate) fn trust(config: &mut Config, key: &SigningKey) {
+    let keys = config.origins[0].ca.with_file_name("keys");
+    fs::write(&keys, key_line(key.public())).unwrap();
+    config.auth.keys = vec![keys];
 }
 
 /// An edge that needs credentials, the key of its tokens, and the service `shop`.

@@ -1,13 +1,13 @@
 //! What event streams of many agents are told: only what changes their rows.
 
-use weir_protocol::access_list::{Entries, Fleet, key_line};
+use weir_protocol::access_list::{Entries, Fleet};
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::batch_poll::BatchPoll;
 use weir_protocol::labels::Labels;
 use weir_protocol::token::{Claims, SigningKey};
 
-use crate::access::claims;
+use crate::access::{claims, trust};
 use crate::agent_self::{EVENTS, SERVICES, access_event, assigned, next};
 use crate::client::Download;
 use crate::test_origin::Tarball;
@@ -47,12 +47,7 @@ async fn a_snapshot_that_changes_nothing_tells_agents_nothing() {
 #[tokio::test]
 async fn agents_that_follow_the_same_are_told_the_same_and_an_edit_is_for_those_that_it_names() {
     let (key, _) = SigningKey::generate().unwrap();
-    let site = assigned(|config| {
-        let keys = config.origins[0].ca.with_file_name("keys");
-        std::fs::write(&keys, key_line(key.public())).unwrap();
-        config.auth.keys = vec![keys];
-    })
-    .await;
+    let site = assigned(|config| trust(config, &key)).await;
     let begun = async |number: u8| {
         let claims = Claims { subject: format!("cluster-{number}").parse().unwrap(), ..claims("one", &["shop*"]) };
         let bearer = format!("Bearer {}", key.issue(&claims).unwrap());
@@ -103,12 +98,7 @@ async fn agents_that_follow_the_same_are_told_the_same_and_an_edit_is_for_those_
 #[tokio::test]
 async fn a_batch_poll_has_the_labels_of_its_agent_and_an_edit_of_them_lets_it_poll() {
     let (key, _) = SigningKey::generate().unwrap();
-    let site = assigned(|config| {
-        let keys = config.origins[0].ca.with_file_name("keys");
-        std::fs::write(&keys, key_line(key.public())).unwrap();
-        config.auth.keys = vec![keys];
-    })
-    .await;
+    let site = assigned(|config| trust(config, &key)).await;
     let labels = |json: &str| serde_json::from_str::<Labels>(json).unwrap();
     let bearer = |labels| {
         let claims = Claims { subject: "cluster-1".parse().unwrap(), labels, ..claims("one", &["shop*"]) };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use weir_edge::config::Config;
-use weir_protocol::access_list::{Entries, Fleet, key_line};
+use weir_protocol::access_list::{Entries, Fleet};
 use weir_protocol::agent_event::AgentEventKind;
 use weir_protocol::assignment;
 use weir_protocol::batch_poll::{BatchPoll, BatchRow};
@@ -15,7 +15,7 @@ use weir_protocol::observed::Capability;
 use weir_protocol::staged::Staged;
 use weir_protocol::token::{Claims, SigningKey};
 
-use crate::access::claims;
+use crate::access::{claims, trust};
 use crate::agent_self::{access_event, next};
 use crate::client::{Client, Download, Reply};
 use crate::heartbeats::{self, statement};
@@ -52,9 +52,7 @@ impl Rollout {
             site.origin.publish("shop", 7, 1, &in_force);
         };
         let site = Site::following(publish, |config| {
-            let keys = config.origins[0].ca.with_file_name("keys");
-            std::fs::write(&keys, key_line(key.public())).unwrap();
-            config.auth.keys = vec![keys];
+            trust(config, &key);
             change(config);
         })
         .await;

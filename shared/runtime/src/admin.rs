@@ -1,5 +1,5 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`, and a page at `/`. Plain HTTP, on loopback by default; beyond it without
-//! `/status`.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`, and a page at `/`. Plain HTTP, on loopback by default;
+//! beyond it without `/status`.
 
 mod config;
 mod local;
@@ -184,7 +184,8 @@ impl Handler for Listening {
             // They scan all services.
             let (admin, is_loopback) = (self.admin.clone(), self.is_loopback);
             let answered = spawn_blocking(move || admin.answer(&request, &peer, is_loopback)).await;
-            return answered.unwrap_or_else(|_| text(StatusCode::INTERNAL_SERVER_ERROR, "it failed\n".to_owned()));
+            let failed = || text(StatusCode::INTERNAL_SERVER_ERROR, "the document could not be built\n".to_owned());
+            return answered.unwrap_or_else(|_| failed());
         }
         match self.admin.admit(&request).await {
             Ok(()) => self.admin.answer(&request, &peer, self.is_loopback),
