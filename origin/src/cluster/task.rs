@@ -351,8 +351,6 @@ impl Task {
         };
         let agree = view.differing().next().is_none();
         view.agree = agree;
-        let agreed = agree.then(|| view.me.digests.clone());
-        self.agreed.send_if_modified(|before| std::mem::replace(before, agreed.clone()) != agreed);
         if view == *before {
             return;
         }
@@ -364,7 +362,10 @@ impl Task {
         }
         self.metrics.differing.set(i64::try_from(view.differing().count()).unwrap_or(i64::MAX));
         self.metrics.owned.set(i64::try_from(view.owned.size()).unwrap_or(i64::MAX));
+        let agreed = agree.then(|| view.me.digests.clone());
         self.view.send_replace(Arc::new(view));
+        // After the view, which those that this wakes look at.
+        self.agreed.send_if_modified(|before| std::mem::replace(before, agreed.clone()) != agreed);
     }
 
     /// What operators should know of a change.
