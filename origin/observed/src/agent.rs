@@ -213,7 +213,8 @@ impl Agent {
         (left_out, delivered)
     }
 
-    fn position(&self, pools: &Pools, service: &ServiceName) -> Result<usize, usize> {
+    /// Where the row of a service is, or would be.
+    pub(crate) fn position(&self, pools: &Pools, service: &ServiceName) -> Result<usize, usize> {
         self.rows.binary_search_by(|row| pools.services.get(row.service).cmp(service))
     }
 

@@ -191,3 +191,26 @@ proptest! {
         prop_assert!(seen.windows(2).all(|pair| pair[0] != pair[1]));
     }
 }
+
+#[test]
+fn what_agents_run_of_one_service_is_read_in_place() {
+    let mut world = fleet();
+    let known =
+        LastSeen { at: world.now.wall.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() / 60, deleted: false };
+    let names = Names { agents: [("b".parse().unwrap(), known)].into(), ..Names::default() };
+    world.table.learn(&names, world.now);
+    world.send(&message("e2", 2, &[agent("c", "i", 1, &[row("y", 1, None)])])).unwrap();
+    world.pass(30);
+    let service = "x".parse().unwrap();
+    let agents: Vec<_> = world.table.of_service(&service, world.now).collect();
+    let (fleet, others) = agents.split_at(20);
+    for (at, of) in fleet.iter().enumerate() {
+        let row = of.row.unwrap();
+        assert_eq!(row.current.map(|current| current.generation), Some(at as u64 % 3));
+        assert_eq!((row.desired, row.problem.is_some()), (row.current, at % 4 == 0));
+        assert_eq!((of.state, of.heard_ago), (State::Live, Duration::from_secs(30)));
+    }
+    let followed = others.iter().map(|of| (of.agent.as_str(), of.labels.is_some(), of.row.is_some()));
+    let expected = [("b", false, false), ("c", true, false)];
+    assert_eq!(followed.collect::<Vec<_>>(), expected, "a name without rows, and an agent that does not follow it");
+}
