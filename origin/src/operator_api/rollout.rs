@@ -1,14 +1,12 @@
 //! `/v1/services/{service}/stage` and `/v1/services/{service}/rollout`: a version for some agents first, and what becomes of it.
 
-use std::time::{Duration, SystemTime};
-
 use http::Response;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
-use weir_observed::{EdgeState, RowFilter, RowView, State, Table};
+use weir_observed::{EdgeState, ServiceAgent, State, Table};
 use weir_protocol::descriptor::Generation;
-use weir_protocol::name::{NodeName, ServiceName};
-use weir_protocol::observed::{Capability, HookState, Phase, Problem as RowProblem, ProblemKind};
+use weir_protocol::name::ServiceName;
+use weir_protocol::observed::Capability;
 use weir_protocol::problem::Problem;
 use weir_protocol::staged::{AgentSelector, Audience};
 use weir_publish::RolloutVersion;
@@ -20,12 +18,6 @@ use crate::versions::{ChangeRequest, VersionError, Versions};
 
 /// The most edges that a refusal names.
 const NAMED_EDGES: usize = 5;
-
-/// The most agents with a problem in an answer.
-const LISTED_AGENTS: usize = 20;
-
-/// Agents that were not heard for so long are not expected.
-const EXPECTED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The body of `POST …/stage`.
 #[derive(Debug, Deserialize)]
@@ -80,27 +72,6 @@ impl RolloutRequest {
     }
 }
 
-/// What the agents do that get the staged version.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Counts {
-    /// Those that follow the service and were heard within a day.
-    expected: usize,
-    /// They run it, and their hook succeeded, if they have one.
-    done: usize,
-    /// They cannot take it.
-    failed: usize,
-    /// No edge hears them now.
-    silent: usize,
-}
-
-/// An agent that cannot take the staged version.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Failing {
-    agent: NodeName,
-    problem: ProblemKind,
-    text: String,
-}
-
 impl OperatorApi {
     pub(super) async fn stage(&self, name: &ServiceName, request: StageRequest, by: &str) -> Result<(), Problem> {
         let StageRequest { revision, selectors, percent, generation, reason } = request;
@@ -147,47 +118,26 @@ impl OperatorApi {
             }
         };
         if let Some(audience) = rollout.audience.clone() {
-            let (name, to) = (name.clone(), rollout.to.clone());
+            let RolloutVersion { digest, generation, .. } = rollout.to;
+            let target = Target { service: name.clone(), digest, generation };
             let look = move |table: &Table, now: weir_observed::Now| {
-                let glob = name.as_str().parse().ok();
-                let filter = RowFilter { service: glob, ..RowFilter::default() };
-                let rows = table.rows(&filter, None, (None, usize::MAX), now).entries;
-                let rows = rows.into_iter().filter(|row| audience.includes(&row.agent, &row.labels, &name));
-                count(rows, &to, now.wall)
+                let agents = table.of_service(&target.service, now).map(agent_row);
+                Counts::new(&[audience], 0, &target, agents)
             };
-            let (counts, agents) = self.observed.query(look).await.ok_or_else(problems::records_unreadable)?;
-            merge(json!({ "stages": [counts], "agents": agents }));
+            let counts = self.observed.query(look).await.ok_or_else(problems::records_unreadable)?;
+            merge(json!({ "stages": counts.stages, "agents": counts.failed.first }));
         }
         merge(json!(rollout));
         Ok(uncached(&answer))
     }
 }
 
-/// Pure: counts the rows of agents that get the staged version, and lists those that cannot take it.
-fn count(rows: impl Iterator<Item = RowView>, to: &RolloutVersion, now: SystemTime) -> (Counts, Vec<Failing>) {
-    let (mut counts, mut failing) = (Counts::default(), Vec::new());
-    for RowView { agent, state, heard_at, row, .. } in rows {
-        let is_gone = now.duration_since(heard_at).is_ok_and(|ago| ago >= EXPECTED_FOR);
-        if is_gone || matches!(row.phase, Phase::Pinned | Phase::Unassigned) {
-            continue;
-        }
-        counts.expected += 1;
-        let is_about_it = row.desired.is_some_and(|desired| desired.generation == to.generation);
-        let stops = |problem: &RowProblem| {
-            let kinds =
-                [ProblemKind::CheckVetoed, ProblemKind::HookFailed, ProblemKind::HookTimeout, ProblemKind::Unpack];
-            kinds.contains(&problem.kind)
-        };
-        let has_it = row.current.as_ref().is_some_and(|current| current.digest == to.digest);
-        match row.problem.filter(|problem| is_about_it && stops(problem)) {
-            Some(problem) => {
-                counts.failed += 1;
-                failing.push(Failing { agent, problem: problem.kind, text: problem.text });
-            }
-            None if state != State::Live => counts.silent += 1,
-            None => counts.done += usize::from(has_it && matches!(row.hook, HookState::None | HookState::Succeeded)),
-        }
-    }
-    failing.truncate(LISTED_AGENTS);
-    (counts, failing)
+/// What an agent runs, as it is counted.
+fn agent_row(of: ServiceAgent<'_>) -> AgentRow<'_> {
+    let ServiceAgent { agent, labels, state, heard_ago, row } = of;
+    let row = row.map(|row| {
+        let weir_observed::ServiceRow { desired, current, phase, hook, problem } = row;
+        ServiceRow { desired, current, phase, hook, problem }
+    });
+    AgentRow { agent, labels, is_live: state == State::Live, heard_ago, row }
 }
