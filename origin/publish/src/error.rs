@@ -116,7 +116,8 @@ impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
         let retry = match error {
             PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => RetryPolicy::Never,
-            PublishError::AttemptExpired(_) => RetryPolicy::BackOff,
+            // The other repository passes the name on when its owner has seen the move.
+            PublishError::AttemptExpired(_) | PublishError::HeldElsewhere { .. } => RetryPolicy::BackOff,
             _ => RetryPolicy::NextPoll,
         };
         Self { retry, ..Self::transient("store", error.to_string()) }

@@ -87,9 +87,13 @@ impl BackOffs {
         of_step.min_by_key(|failed| (failed.since, &failed.failure.reason))
     }
 
-    /// Whether a service has a failed content here.
-    pub(super) fn contains(&self, service: &ServiceName) -> bool {
-        self.0.contains_key(service)
+    /// Whether a content that failed is tried again with the next poll.
+    pub(super) fn waits_for_poll(&self, service: &ServiceName, retry: RetryPolicy) -> bool {
+        match retry {
+            RetryPolicy::NextPoll => true,
+            RetryPolicy::BackOff => !self.0.contains_key(service),
+            RetryPolicy::Never => false,
+        }
     }
 
     /// Forgets the failed content of a service.

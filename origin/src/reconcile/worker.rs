@@ -30,7 +30,7 @@ use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
 use weir_publish::Cached;
-use weir_source::{Candidate, Condition, ResolvedServices, RetryPolicy, Service, ServiceFailure};
+use weir_source::{Candidate, Condition, ResolvedServices, Service, ServiceFailure};
 use weir_upstream::RepositoryConfig;
 
 use super::back_offs::BackOffs;
@@ -379,10 +379,16 @@ impl Worker {
                 Ok(candidate.revision)
             }
             (Ok(Cached::NeedsBuild), Some(failure)) | (Err(failure), _) => Err(failure),
-            (Ok(Cached::Refused(error)), _) => Err(error.into()),
+            (Ok(Cached::Refused(error)), _) => Err(self.content_failed(&candidate, error.into())),
         };
         self.states.cached_ended(&service.name, None);
         self.record_result(&service, result);
+    }
+
+    fn content_failed(&mut self, of: &Candidate, failure: ServiceFailure) -> ServiceFailure {
+        let (interval, times) = (self.config.poll_interval, (Instant::now(), SystemTime::now()));
+        self.back_offs.failed(&of.service.name, of.key, &failure, interval, times, fastrand::f64());
+        failure
     }
 
     /// False: the service needs another content meanwhile.
@@ -391,10 +397,9 @@ impl Worker {
         if matches!(result, Ok(true)) {
             self.end_step_back(&candidate);
         }
-        let Candidate { service, revision, key, .. } = candidate;
-        if let Err(failure) = &result {
-            let (interval, times) = (self.config.poll_interval, (Instant::now(), SystemTime::now()));
-            self.back_offs.failed(&service.name, key, failure, interval, times, fastrand::f64());
+        let result = result.map_err(|failure| self.content_failed(&candidate, failure));
+        let Candidate { service, revision, .. } = candidate;
+        if result.is_err() {
             // The build may have found that something must be fetched again.
             self.polls.trigger_if_needed();
         }
@@ -425,12 +430,7 @@ impl Worker {
             let reason = self.repository.context.data_dir.redact(&failure.reason);
             service.mark_failed(failure.step, reason, SystemTime::now());
         }
-        let retry_with_next_poll = match failure.retry {
-            RetryPolicy::NextPoll => true,
-            RetryPolicy::BackOff => !self.back_offs.contains(name),
-            RetryPolicy::Never => false,
-        };
-        if suppressed || retry_with_next_poll {
+        if suppressed || self.back_offs.waits_for_poll(name, failure.retry) {
             self.states.reconcile_after_poll(name);
         }
         if self.states.last_cause(name) == Some(Cause::Assigned) {
