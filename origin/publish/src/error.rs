@@ -5,7 +5,8 @@ use std::time::Duration;
 use weir_protocol::descriptor::{Generation, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::ManifestError;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, RolloutName, ServiceName};
+use weir_rollout::ActionError;
 use weir_source::{RetryPolicy, ServiceFailure};
 use weir_store::{ObjectError, RecordError};
 
@@ -71,6 +72,16 @@ pub enum PublishError {
         service: ServiceName,
         /// The other repository.
         by: RepositoryName,
+    },
+    /// Nothing says who may have the content of the service.
+    #[error(
+        "service `{service}` names rollout `{rollout}`, which is not defined: nothing new of it is published until it is"
+    )]
+    NoSuchRollout {
+        /// The service.
+        service: ServiceName,
+        /// The name of the plan.
+        rollout: RolloutName,
     },
     /// Another member may define the service in another repository.
     #[error(
@@ -162,11 +173,11 @@ pub enum StageError {
     )]
     NothingInForce(ServiceName),
     /// Nothing can be promoted.
-    #[error("nothing is staged of service `{0}`")]
+    #[error("service `{0}` has no staged version")]
     NothingStaged(ServiceName),
-    /// What was aborted is promoted only by who knows that.
+    /// An aborted version is promoted only if the request names the expected generation.
     #[error(
-        "what was staged of service `{0}` was given up: to publish it for all, send the `generation` of the version in force"
+        "what was staged of service `{0}` was aborted: to publish it for all, send the `generation` of the version in force"
     )]
     Aborted(ServiceName),
     /// An operator has pinned the service.
@@ -175,6 +186,15 @@ pub enum StageError {
     /// It is the version in force.
     #[error("service `{0}` has published this content for everybody: stage another version")]
     InForce(ServiceName),
+    /// A plan decides who gets the staged version.
+    #[error("service `{0}` is staged by rollout `{1}`: promote or abort that first")]
+    ByPlan(ServiceName, String),
+    /// No plan stages the service.
+    #[error("service `{0}` is not staged by a rollout, so there is nothing to pause, resume or approve")]
+    NoPlan(ServiceName),
+    /// An operator's action has no sense now.
+    #[error("service `{0}`: {1}")]
+    Action(ServiceName, ActionError),
     /// The descriptor in force with that of the staged version would have this many bytes.
     #[error(
         "the descriptor of service `{0}` would have {1} bytes with that of the staged version, more than the limit of \

@@ -19,6 +19,7 @@ use super::decide::generation;
 use super::decide::signer::Signer;
 use super::error::PublishError;
 use super::metrics::PublishMetrics;
+use super::plans::Plans;
 use super::publisher::Publisher;
 use super::read::queries::Queries;
 use super::read::reloads::Reloads;
@@ -96,10 +97,11 @@ pub async fn open(
         generation::check_lowering(generation_floor, SystemTime::now()).map_err(PublishError::NotLowered)?;
     }
     metrics.store_created.set(i64::try_from(unix_milliseconds(identity.created_at) / 1000).unwrap_or(i64::MAX));
+    let plans = Plans::default();
     let shared = Arc::new(Shared {
         objects,
         records,
-        rules: Rules { generation_floor, lower_generations, clocks, versions: retention.versions, signer },
+        rules: Rules { generation_floor, lower_generations, clocks, versions: retention.versions, signer, plans },
         grace_period: retention.gc_grace_period,
         announce,
         metrics,
@@ -140,6 +142,7 @@ pub async fn open(
         reloads: Reloads { repositories: repositories.clone() },
         deltas: Deltas { repositories: repositories.clone() },
         mirrors: Mirrors { repositories: repositories.clone() },
+        plans: repositories.shared.rules.plans.clone(),
         repositories,
         identity,
     };

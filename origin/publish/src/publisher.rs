@@ -13,6 +13,7 @@ use weir_source::Service;
 
 use super::decide::draft::Draft;
 use super::error::{PublishError, VersionChangeError};
+use super::plans::Plans;
 use super::read::queries::Queries;
 use super::read::reloads::Reloads;
 use super::request::{Author, DefinitionChange, VersionChange};
@@ -43,6 +44,8 @@ pub struct Publisher {
     pub deltas: Deltas,
     /// Their stored mirrors.
     pub mirrors: Mirrors,
+    /// The plans that services may name.
+    pub plans: Plans,
     /// The store.
     pub identity: StoreIdentity,
 }
@@ -130,7 +133,7 @@ impl Publisher {
                 }
                 let is_same = row.definition.as_ref().map(|it| &it.document) == document.as_ref();
                 let ended = if is_same { None } else { draft.ended(&row, now)? };
-                // Of another definition nobody has given up the content.
+                // An abort is forgotten when the document changes.
                 row.aborted = row.aborted.filter(|_| is_same);
                 // What another repository stores is older than the generation that was passed on.
                 let written_at = written_at.max(row.generation.saturating_add(1));

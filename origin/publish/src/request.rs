@@ -1,11 +1,14 @@
 //! Requests to a publisher, and their results.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_protocol::descriptor::Generation;
-use weir_protocol::name::ServiceName;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_rollout::State;
 
 use super::error::PublishError;
 
@@ -48,6 +51,21 @@ pub struct VersionChange {
     pub now: SystemTime,
 }
 
+/// A version that a plan stages, as it is stored.
+#[derive(Debug, Clone)]
+pub struct StagedByPlan {
+    /// The repository of the service.
+    pub repository: RepositoryName,
+    /// The service.
+    pub service: ServiceName,
+    /// The digest of the version.
+    pub digest: TarballDigest,
+    /// Its generation.
+    pub generation: Generation,
+    /// Where its rollout stands.
+    pub state: Arc<State>,
+}
+
 /// The operator of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
@@ -61,7 +79,7 @@ pub struct Author {
 
 impl Author {
     /// No operator: the origin itself, for this reason.
-    pub(crate) fn origin(reason: &str) -> Self {
+    pub fn origin(reason: &str) -> Self {
         Self { by: None, reason: Some(reason.to_owned()) }
     }
 }

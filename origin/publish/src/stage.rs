@@ -69,7 +69,7 @@ impl Publisher {
         self.repositories.handle(&service.repository).change(vec![service.name.clone()], promote).await
     }
 
-    /// Gives up what is staged: the version in force is published again, above it. Returns false if nothing was staged.
+    /// Aborts what is staged: the version in force is published again, above it. Returns false if nothing was staged.
     ///
     /// # Errors
     /// The current generation is not the expected one, or the change cannot be stored.

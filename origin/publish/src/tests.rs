@@ -1,5 +1,6 @@
 //! The publisher on local files, with failures that tests inject into objects and records.
 
+mod by_plan;
 mod collection;
 mod damage;
 mod deltas;

@@ -15,6 +15,7 @@ mod plan;
 #[cfg(test)]
 mod simulation;
 mod state;
+mod tip;
 mod window;
 
 pub use self::action::{Action, ActionError};
@@ -22,4 +23,5 @@ pub use self::counts::{AgentProblem, AgentRow, Counts, MAX_NAMED, Named, Service
 pub use self::decision::{Facts, Now, Progress, Reason, Soak, Standing, Step, next};
 pub use self::plan::{MAX_STAGES, MAX_WINDOWS, OnFailure, Plan, PlanError, Stage};
 pub use self::state::{Approval, Cause, Mark, State, StoredPlan, Verdict, VerdictKind};
+pub use self::tip::{Contents, Staged, TipStep, on_tip};
 pub use self::window::{Window, WindowError};

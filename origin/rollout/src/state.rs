@@ -142,6 +142,14 @@ impl StoredPlan {
             Self::Later(_) => None,
         }
     }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Known(plan) => plan.name().as_str(),
+            Self::Later(plan) => plan["name"].as_str().unwrap_or_default(),
+        }
+    }
 }
 
 /// A time that may be absent.

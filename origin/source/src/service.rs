@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 use weir_protocol::descriptor::{Descriptor, Generation};
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, RolloutName, ServiceName};
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
@@ -33,6 +33,8 @@ pub struct Service {
     pub part_of: Option<PartOf>,
     /// Whether its versions have an OCI form.
     pub oci: OciChoice,
+    /// The plan by which new content is staged. `None`: it is published for everybody.
+    pub rollout: Option<RolloutName>,
     /// Its document is invalid: it follows no ref, and its published version stays.
     pub is_refused: bool,
     current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
@@ -143,6 +145,7 @@ impl Service {
             parts: Vec::new(),
             part_of: None,
             oci: OciChoice::default(),
+            rollout: config.rollout.clone(),
             is_refused: false,
             current: current.clone(),
             condition: condition.clone(),

@@ -17,6 +17,7 @@ use super::generation;
 use super::retention::supersede;
 use super::signer::Signer;
 use crate::error::{PublishError, VersionChangeError};
+use crate::plans::Plans;
 use crate::request::{Author, Outcome, VersionChange};
 use crate::stored::history_line::{Because, Line};
 use crate::stored::page::{self, Page};
@@ -33,6 +34,7 @@ pub(crate) struct Rules {
     /// The most superseded versions to retain for a service.
     pub(crate) versions: usize,
     pub(crate) signer: Arc<Signer>,
+    pub(crate) plans: Plans,
 }
 
 impl Rules {
@@ -129,8 +131,7 @@ impl<'a> Draft<'a> {
         built: BuiltContent,
         now: SystemTime,
     ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
-        let BuiltContent { candidate, content, recipe } = built;
-        let (request, Candidate { service, key, stepped_back, .. }) = (request_of(&candidate), candidate);
+        let service = built.candidate.service.clone();
         if service.is_withdrawn() {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
@@ -148,9 +149,12 @@ impl<'a> Draft<'a> {
             let changes = [Change::Pinned(pin.shown()), Change::Current(current.clone())];
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
         }
-        if let Some(change) = self.while_staged(&mut row, current.as_ref(), (&request, &content), now)? {
+        let in_force = current.as_ref();
+        if let Some(change) = in_force.map_or(Ok(None), |current| self.on_tip(&mut row, current, &built, now))? {
             return Ok((Outcome::Waits, change.map(show).into_iter().collect()));
         }
+        let BuiltContent { candidate, content, recipe } = built;
+        let (request, Candidate { key, stepped_back, .. }) = (request_of(&candidate), candidate);
         let now = self.rules.clocks.bounded(now, Instant::now());
         let last = last_generation(&row, &service);
         let floor = self.rules.generation_floor;
@@ -239,15 +243,14 @@ impl<'a> Draft<'a> {
     /// here.
     pub(crate) fn withdraw(&mut self, service: &ServiceName, now: SystemTime) -> Result<Generation, PublishError> {
         let mut row = self.row(service)?;
-        if let Some(ended) = self.ended(&row, now)? {
-            self.publish_again(&mut row, &ended, now, Author::origin("the service moves to another repository"));
-            self.put(row.clone());
+        let was_staged = row.staged.is_some();
+        if was_staged {
+            self.end_staging(&mut row, now, Author::origin("the service moves to another repository"))?;
         }
         // The document there has to be newer, whatever the clocks say.
         let generation = row.generation.max(row.definition.as_ref().map_or(0, |definition| definition.written_at));
         let was_aborted = row.aborted.take().is_some();
-        if !row.is_moving || was_aborted {
-            row.is_moving = true;
+        if !std::mem::replace(&mut row.is_moving, true) || was_staged || was_aborted {
             self.put(row);
         }
         Ok(generation)
@@ -378,6 +381,18 @@ impl<'a> Draft<'a> {
             return Err(VersionChangeError::GenerationConflict { service: service.name.clone(), current: generation });
         }
         Ok((row, current))
+    }
+
+    /// A version again, above `last`.
+    pub(crate) fn republished(
+        &self,
+        fields: &DescriptorFields,
+        followed_ref: &str,
+        last: Option<Generation>,
+        now: SystemTime,
+    ) -> Result<Descriptor, PublishError> {
+        let now = self.rules.clocks.bounded(now, Instant::now());
+        self.sign(decision::republished(fields, followed_ref, last, now, self.rules.generation_floor))
     }
 
     pub(crate) fn sign(&self, fields: DescriptorFields) -> Result<Descriptor, PublishError> {

@@ -11,3 +11,4 @@ pub(crate) mod retention;
 pub(crate) mod rollout;
 pub(crate) mod signer;
 pub(crate) mod staging;
+pub(crate) mod steps;

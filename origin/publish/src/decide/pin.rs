@@ -1,12 +1,10 @@
 //! What operators do to the version in force: pin it, go back to another one and pin that, and unpin.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use weir_protocol::digest::TarballDigest;
 use weir_source::Service;
 
-use super::decision;
 use super::draft::{Change, Draft, VisibleChange, last_generation};
 use crate::error::VersionChangeError;
 use crate::request::VersionChange;
@@ -46,9 +44,7 @@ impl Draft<'_> {
                 let retained = retained.ok_or_else(not_retained)?;
                 let version = parsed(&retained)?;
                 let (last, followed_ref) = (last_generation(&row, service), service.followed.to_string());
-                let (floor, now) = (self.rules.generation_floor, self.rules.clocks.bounded(change.now, Instant::now()));
-                let fields = decision::republished(version.fields(), &followed_ref, last, now, floor);
-                let descriptor = self.sign(fields)?;
+                let descriptor = self.republished(version.fields(), &followed_ref, last, change.now)?;
                 let by = change.author.by.clone();
                 let StoredVersion { key, recipe, .. } = retained;
                 let version = StoredVersion::new(&descriptor, key, recipe, Why::RolledBack, by);

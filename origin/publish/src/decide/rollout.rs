@@ -1,52 +1,74 @@
-//! What becomes of a staged version: it waits for nobody's decision but an operator's, or its ref goes back from it.
+//! Promotes and aborts staged versions, and decides what a new tip does meanwhile.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_rollout::{Cause, Contents, Plan, Staged, TipStep, VerdictKind, on_tip};
 use weir_source::Service;
 
-use super::decision::{Content, PublishRequest, republished};
-use super::draft::{Change, Draft, VisibleChange, last_generation};
+use super::draft::{BuiltContent, Change, Draft, VisibleChange, last_generation};
+use super::staging::{StageSource, StagedFor};
 use crate::error::{PublishError, StageError, VersionChangeError};
 use crate::request::{Author, VersionChange};
 use crate::stored::history_line::{Because, Line, LineEvent, Why};
 use crate::stored::row::{Aborted, Pin, Row, StoredVersion, parsed, unix_milliseconds};
 
 impl Draft<'_> {
-    /// What a tip with this content does while something is staged, or was and was aborted. `None`: it is published as always.
-    /// `Some(None)`: it waits.
-    pub(crate) fn while_staged(
+    /// What a tip with this content does over a version in force. `None`: it is published as always. `Some(None)`: it changes
+    /// nothing that edges see: it waits, or it is staged for nobody until the first stage of its rollout begins.
+    pub(crate) fn on_tip(
         &mut self,
         row: &mut Row,
-        current: Option<&Descriptor>,
-        (request, content): (&PublishRequest, &Content),
+        current: &Descriptor,
+        built: &BuiltContent,
         now: SystemTime,
     ) -> Result<Option<Option<Change>>, PublishError> {
-        // Another definition ends what is staged, and nobody has aborted its content.
-        let current = current.filter(|current| current.followed_ref() == request.followed_ref);
-        let Some(current) = current else { return Ok(None) };
-        if row.aborted.as_ref().is_some_and(|aborted| aborted.digest == content.digest) {
-            return Ok(Some(None));
+        let (service, digest) = (&built.candidate.service, built.content.digest);
+        let plan = self.rules.plans.of(service)?;
+        // Another ref ends what is staged, and an abort counts only for the ref that it was made for.
+        let follows_same = current.followed_ref() == service.followed.to_string();
+        if plan.is_none() && !follows_same {
+            return Ok(None);
         }
-        let Some(staged) = &mut row.staged else { return Ok(None) };
-        if current.publication().digest == content.digest {
-            if !staged.was_tip {
-                return Ok(None);
+        let by_plan = row.staged.as_ref().is_some_and(|staged| staged.rollout.is_some());
+        let replaces = by_plan && plan.as_ref().is_some_and(Plan::replaces);
+        let contents = Contents {
+            in_force: Some(current.publication().digest),
+            staged: row
+                .staged
+                .as_ref()
+                .map(|staged| Staged { content: staged.digest, has_begun: staged.has_begun() && follows_same }),
+            aborted: row.aborted.as_ref().map(|aborted| aborted.digest).filter(|_| follows_same),
+        };
+        match (on_tip(&contents, &digest, replaces), &mut row.staged, plan) {
+            // Its ref or its representations may be others.
+            (TipStep::Publish, ..) | (TipStep::Begin, None, None) => Ok(None),
+            (TipStep::Nothing, None, _) => Ok(if contents.in_force == Some(digest) { None } else { Some(None) }),
+            (TipStep::Nothing, Some(staged), _) => {
+                if !std::mem::replace(&mut staged.was_tip, true) {
+                    self.put(row.clone());
+                }
+                Ok(Some(None))
             }
-            let author = Author::origin("the ref has the content in force again");
-            let aborted = self.abort_staged(row, author, now)?;
-            self.put(row.clone());
-            return Ok(Some(aborted));
+            (TipStep::Abort, Some(staged), _) if staged.was_tip && follows_same => {
+                let author = Author::origin("the ref has the content in force again");
+                let aborted = self.abort_staged(row, author, now)?;
+                self.put(row.clone());
+                Ok(Some(aborted))
+            }
+            (TipStep::Abort, ..) => Ok(None),
+            (TipStep::Wait, ..) | (TipStep::Begin, Some(_), None) => Ok(Some(None)),
+            (TipStep::Begin, _, Some(plan)) => {
+                let author = Author::origin(&format!("rollout `{}`", plan.name()));
+                let (source, to) = (StageSource::Built(Box::new(built.clone())), StagedFor::plan(plan, now));
+                self.stage_over(row.clone(), current, (service, source, to), author, now)
+                    .map(|(_, change)| Some(change))
+            }
         }
-        if staged.digest == content.digest && !staged.was_tip {
-            staged.was_tip = true;
-            self.put(row.clone());
-        }
-        Ok(Some(None))
     }
 
-    /// Gives up what is staged: the version in force is published again, above it. Returns false if nothing was.
+    /// Aborts what is staged: the version in force is published again, above it. Returns false if nothing was.
     pub(crate) fn abort(
         &mut self,
         service: &Arc<Service>,
@@ -59,11 +81,21 @@ impl Draft<'_> {
         Ok((true, vec![VisibleChange { service: service.clone(), change }]))
     }
 
-    fn abort_staged(&mut self, row: &mut Row, author: Author, now: SystemTime) -> Result<Option<Change>, PublishError> {
+    pub(super) fn abort_staged(
+        &mut self,
+        row: &mut Row,
+        author: Author,
+        now: SystemTime,
+    ) -> Result<Option<Change>, PublishError> {
         let (Some(staged), Some(again)) = (row.staged.clone(), self.ended(row, now)?) else { return Ok(None) };
         let version = row.version(&staged.digest).map(|version| Ok::<_, PublishError>((version.key, parsed(version)?)));
         let version = version.transpose()?;
         self.publish_again(row, &again, now, Because { event: LineEvent::Aborted, author: author.clone() });
+        let rollout = staged.rollout.map(|state| {
+            let agents = state.verdict.as_ref().map(|verdict| verdict.cause.agents.clone()).unwrap_or_default();
+            let reason = author.reason.clone().unwrap_or_default();
+            state.ended(VerdictKind::Aborted, Cause { reason, agents }, now)
+        });
         row.aborted = version.map(|(key, descriptor)| Aborted {
             digest: staged.digest,
             key,
@@ -71,6 +103,7 @@ impl Draft<'_> {
             revision_id: descriptor.publication().revision_id.clone(),
             at: unix_milliseconds(now),
             author,
+            rollout,
         });
         Ok(Some(Change::Published(again)))
     }
@@ -98,13 +131,13 @@ impl Draft<'_> {
         let retained = retained.ok_or_else(|| VersionChangeError::NotRetained(service.name.clone(), digest))?;
         let (version, only_staged) = (retained.version.clone(), retained.only_staged);
         let was_tip = row.staged.as_ref().is_some_and(|staged| staged.was_tip);
-        let is_tip = service.tip().map_or(was_tip, |tip| tip == version.key);
+        // What a plan stages is what the service follows: a newer tip waits for it, and comes next.
+        let by_plan = row.staged.as_ref().is_some_and(|staged| staged.rollout.is_some());
+        let is_tip = by_plan || service.tip().map_or(was_tip, |tip| tip == version.key);
         let mut descriptor = parsed(&version)?;
         if staged.is_none() {
-            let (now, floor) = (self.rules.clocks.bounded(change.now, Instant::now()), self.rules.generation_floor);
-            let last = last_generation(&row, service);
-            descriptor =
-                self.sign(republished(descriptor.fields(), &service.followed.to_string(), last, now, floor))?;
+            let (followed_ref, last) = (service.followed.to_string(), last_generation(&row, service));
+            descriptor = self.republished(descriptor.fields(), &followed_ref, last, change.now)?;
         }
         let Author { by, .. } = change.author.clone();
         // A version that was in force before is gone back to.

@@ -10,6 +10,7 @@ use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::staged::{Audience, Staged};
+use weir_rollout::{Plan, State};
 use weir_source::Service;
 
 use super::decision::{published, republished, rewritten};
@@ -26,12 +27,18 @@ pub(crate) enum StageSource {
     Built(Box<BuiltContent>),
 }
 
+/// Who gets what is to be staged.
+pub(crate) struct StagedFor {
+    audience: Option<Audience>,
+    rollout: Option<State>,
+}
+
 /// How the state changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// The same version for more agents: it stays as it is.
     Widen,
-    /// The first one over the version in force.
+    /// No agent has what is staged before, if something is.
     Begin,
     /// Agents that have what is staged now may not get what is staged then, so the version in force is published again,
     /// above the former and below the latter.
@@ -39,15 +46,17 @@ enum Step {
 }
 
 /// Pure: what follows from what is staged.
-fn step(before: Option<&Staging>, digest: &TarballDigest, audience: &Audience) -> Step {
-    match before {
-        None => Step::Begin,
-        Some(before)
-            if before.digest == *digest && before.audience.as_ref().is_some_and(|before| audience.covers(before)) =>
-        {
-            Step::Widen
-        }
-        Some(_) => Step::Replace,
+fn step(before: Option<&Staging>, digest: &TarballDigest, audience: Option<&Audience>) -> Step {
+    // Nobody has what has not begun.
+    let Some(before) = before.filter(|before| before.has_begun()) else { return Step::Begin };
+    let widens = before.audience.as_ref().zip(audience).is_some_and(|(before, audience)| audience.covers(before));
+    if before.digest == *digest && widens { Step::Widen } else { Step::Replace }
+}
+
+impl StagedFor {
+    /// Nobody, until the first stage of the plan begins.
+    pub(super) fn plan(plan: Plan, now: SystemTime) -> Self {
+        Self { audience: None, rollout: Some(State::new(plan, now)) }
     }
 }
 
@@ -61,7 +70,7 @@ impl StageSource {
 }
 
 impl Draft<'_> {
-    /// Stages a version, in place of what is staged. Returns its generation.
+    /// Stages a version for agents that an operator names, in place of what is staged. Returns its generation.
     pub(crate) fn stage(
         &mut self,
         service: &Arc<Service>,
@@ -69,19 +78,47 @@ impl Draft<'_> {
         audience: Audience,
         change: &VersionChange,
     ) -> Result<(Generation, Vec<VisibleChange>), StageError> {
-        let (mut row, current) = self.expected(service, change)?;
+        let (row, current) = self.expected(service, change)?;
         let current = current.ok_or_else(|| StageError::NothingInForce(service.name.clone()))?;
         if row.pin.is_some() {
             return Err(StageError::Pinned(service.name.clone()));
         }
-        let digest = source.digest();
-        if current.publication().digest == digest {
+        if current.publication().digest == source.digest() {
             return Err(StageError::InForce(service.name.clone()));
         }
+        if let StageSource::Retained(digest) = &source
+            && row.version(digest).is_none()
+        {
+            return Err(VersionChangeError::NotRetained(service.name.clone(), *digest).into());
+        }
+        if let Some(rollout) = row.staged.as_ref().and_then(|staged| staged.rollout.as_ref()) {
+            return Err(StageError::ByPlan(service.name.clone(), rollout.plan.name().to_owned()));
+        }
+        let to = StagedFor { audience: Some(audience), rollout: None };
+        let staged = self.stage_over(row, &current, (service, source, to), change.author.clone(), change.now);
+        let (generation, change) = staged.map_err(|error| match error {
+            PublishError::DescriptorTooLarge(bytes) => StageError::TooLarge(service.name.clone(), bytes),
+            error => error.into(),
+        })?;
+        let shown = |change| VisibleChange { service: service.clone(), change };
+        Ok((generation, change.map(shown).into_iter().collect()))
+    }
+
+    /// Stages a version, in place of what is staged. Returns its generation, and what edges see of it.
+    pub(super) fn stage_over(
+        &mut self,
+        mut row: Row,
+        current: &Descriptor,
+        (service, source, to): (&Arc<Service>, StageSource, StagedFor),
+        author: Author,
+        now: SystemTime,
+    ) -> Result<(Generation, Option<Change>), PublishError> {
+        let digest = source.digest();
         let mut ended = None;
-        let was_tip = row.staged.as_ref().is_some_and(|before| before.digest == digest && before.was_tip);
-        let step = step(row.staged.as_ref(), &digest, &audience);
-        let (now, floor) = (self.rules.clocks.bounded(change.now, Instant::now()), self.rules.generation_floor);
+        let by_plan = to.rollout.is_some();
+        let was_tip = by_plan || row.staged.as_ref().is_some_and(|before| before.digest == digest && before.was_tip);
+        let step = step(row.staged.as_ref(), &digest, to.audience.as_ref());
+        let (now, floor) = (self.rules.clocks.bounded(now, Instant::now()), self.rules.generation_floor);
         let last = last_generation(&row, service);
         let again =
             (step == Step::Replace).then(|| republished(current.fields(), current.followed_ref(), last, now, floor));
@@ -102,30 +139,31 @@ impl Draft<'_> {
             generation: staged,
             in_force: again.as_ref().unwrap_or(current.fields()).publication.generation,
             since: unix_milliseconds(now),
-            audience: Some(audience),
+            audience: to.audience,
+            rollout: to.rollout,
             was_tip,
-            author: change.author.clone(),
+            author: author.clone(),
         });
         row.aborted = None;
         row.generation = row.generation.max(staged);
         let is_again = again.is_some();
-        let fields = with_staged(&row, again.unwrap_or_else(|| rewritten(&current)));
-        let descriptor = self.sign(fields).map_err(|error| match error {
-            PublishError::DescriptorTooLarge(bytes) => StageError::TooLarge(service.name.clone(), bytes),
-            error => error.into(),
-        })?;
+        // What is staged for nobody yet is not in the descriptor.
+        let is_shown = is_again || row.staged.as_ref().is_some_and(Staging::has_begun);
+        let descriptor = match is_shown {
+            true => self.sign(with_staged(&row, again.unwrap_or_else(|| rewritten(current))))?,
+            false => current.clone(),
+        };
         if let Some(version) = &mut row.current {
             *version = version.with(&descriptor);
             self.lines.extend(is_again.then(|| Line::published(&descriptor, version.why, version.by.clone())));
         }
-        let line =
-            |digest, event| Line::of_staged(&descriptor, digest, now, Because { event, author: change.author.clone() });
+        let line = |digest, event| Line::of_staged(&descriptor, digest, now, Because { event, author: author.clone() });
         self.lines.extend(ended.map(|ended| line(ended.digest, LineEvent::StagingEnded)));
         self.lines.push(line(digest, LineEvent::Staged));
         self.dropped_versions += trim(&mut row, self.rules.versions);
         self.put(row);
         let change = if is_again { Change::Published(descriptor) } else { Change::Revised(descriptor) };
-        Ok((staged, vec![VisibleChange { service: service.clone(), change }]))
+        Ok((staged, is_shown.then_some(change)))
     }
 
     /// The version to stage, under the generation after `last`.
@@ -136,12 +174,12 @@ impl Draft<'_> {
         source: StageSource,
         last: Option<Generation>,
         now: SystemTime,
-    ) -> Result<StoredVersion, StageError> {
+    ) -> Result<StoredVersion, PublishError> {
         let floor = self.rules.generation_floor;
         match source {
             StageSource::Retained(digest) => {
-                let not_retained = || VersionChangeError::NotRetained(service.name.clone(), digest);
-                let version = row.version(&digest).ok_or_else(not_retained)?;
+                let version =
+                    row.version(&digest).ok_or_else(|| PublishError::Object(format!("{digest} is not retained")))?;
                 let fields = republished(parsed(version)?.fields(), &service.followed.to_string(), last, now, floor);
                 Ok(version.with(&self.sign(fields)?))
             }
@@ -161,20 +199,8 @@ impl Draft<'_> {
         now: SystemTime,
     ) -> Result<((), Vec<VisibleChange>), PublishError> {
         let mut row = self.row(&service.name)?;
-        let is_staged = row.is_staged(digest);
-        let ended = if is_staged { self.ended(&row, now)? } else { None };
         let because = Author::origin("an object of the staged version is lost and cannot be rebuilt");
-        match &ended {
-            Some(ended) => self.publish_again(&mut row, ended, now, because),
-            // Another repository has published since, above it.
-            None if is_staged => {
-                if let Some(current) = row.current.as_ref().map(parsed).transpose()? {
-                    self.staging_ended(&row, &current, now, because.into());
-                }
-                unstage(&mut row, now);
-            }
-            None => {}
-        }
+        let ended = if row.is_staged(digest) { self.end_staging(&mut row, now, because)? } else { None };
         let before = row.retained.len();
         row.retained.retain(|retained| retained.version.digest != *digest);
         if ended.is_some() || row.retained.len() < before {
@@ -192,10 +218,24 @@ impl Draft<'_> {
         if before.publication().generation < row.generation_for_all() {
             return Ok(None);
         }
-        let now = self.rules.clocks.bounded(now, Instant::now());
-        let (last, floor) = (row.last_generation(), self.rules.generation_floor);
-        let fields = republished(before.fields(), before.followed_ref(), last, now, floor);
-        self.sign(fields).map(Some)
+        self.republished(before.fields(), before.followed_ref(), row.last_generation(), now).map(Some)
+    }
+
+    /// Ends what is staged. The version in force is published again, unless another repository has published since.
+    pub(crate) fn end_staging(
+        &mut self,
+        row: &mut Row,
+        now: SystemTime,
+        because: Author,
+    ) -> Result<Option<Descriptor>, PublishError> {
+        let ended = self.ended(row, now)?;
+        if let Some(ended) = &ended {
+            self.publish_again(row, ended, now, because);
+        } else if let Some(current) = row.current.as_ref().map(parsed).transpose()? {
+            self.staging_ended(row, &current, now, because.into());
+            unstage(row, now);
+        }
+        Ok(ended)
     }
 
     /// Ends what is staged for agents that this version of the program does not understand. Returns whether something was.
@@ -204,14 +244,9 @@ impl Draft<'_> {
         if !row.has_unknown_audience() {
             return Ok(false);
         }
-        match self.ended(&row, now)? {
-            Some(ended) => {
-                let because =
-                    Author::origin("this origin does not understand for whom it was staged: a later version wrote it");
-                self.publish_again(&mut row, &ended, now, because);
-            }
-            None => unstage(&mut row, now),
-        }
+        let because =
+            Author::origin("this origin does not understand for whom it was staged: a later version wrote it");
+        self.end_staging(&mut row, now, because)?;
         self.put(row);
         Ok(true)
     }
@@ -245,9 +280,7 @@ impl Draft<'_> {
         now: SystemTime,
         because: Author,
     ) -> Result<Change, PublishError> {
-        let (bounded, floor) = (self.rules.clocks.bounded(now, Instant::now()), self.rules.generation_floor);
-        let again = republished(fields, &fields.followed_ref, row.last_generation(), bounded, floor);
-        let descriptor = self.sign(again)?;
+        let descriptor = self.republished(fields, &fields.followed_ref, row.last_generation(), now)?;
         self.publish_again(row, &descriptor, now, because);
         Ok(Change::Published(descriptor))
     }

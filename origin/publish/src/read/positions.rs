@@ -21,11 +21,20 @@ use crate::stored::history_line::{Line, LineEvent, Revision, ServiceLine, Tip, W
 #[derive(Debug, Default)]
 pub struct Positions {
     services: HashMap<ServiceName, Vec<Published>>,
-    /// At which lines services were pinned or something was staged, and when that ended.
-    pins: HashMap<ServiceName, Vec<(usize, bool)>>,
+    /// From which lines on tips of services waited, and what for.
+    held: HashMap<ServiceName, Vec<(usize, Held)>>,
     /// Tips at which a service did not publish anything, with their place among the lines.
     tips: Vec<(usize, Tip)>,
     lines: usize,
+}
+
+/// What tips of a service wait for. What the service would have published at one is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    No,
+    Pinned,
+    /// Something is staged, or was aborted.
+    Staged,
 }
 
 #[derive(Debug)]
@@ -93,16 +102,22 @@ impl Positions {
     }
 
     fn add_line(&mut self, ServiceLine { service, generation, event }: ServiceLine) {
+        use LineEvent::{Approved, Paused, Resumed, StageBegun, Stopped};
         let (digest, Revision { id, version, parts }, why) = match event {
             LineEvent::Published { digest, revision, why, .. } => (digest, revision, why),
-            LineEvent::Pinned { .. } => return self.pins.entry(service).or_default().push((self.lines, true)),
-            LineEvent::Unpinned { .. } => return self.pins.entry(service).or_default().push((self.lines, false)),
-            // As for a pin: which tips wait meanwhile is not known.
-            LineEvent::Staged(_) => return self.pins.entry(service).or_default().push((self.lines, true)),
-            LineEvent::StagingEnded(_) | LineEvent::Promoted(_) | LineEvent::Aborted(_) => {
-                return self.pins.entry(service).or_default().push((self.lines, false));
+            LineEvent::Pinned { .. } => return self.hold(service, Held::Pinned),
+            // After an abort a tip with the aborted content waits.
+            LineEvent::Staged(_) | LineEvent::Aborted(_) => return self.hold(service, Held::Staged),
+            // It stays staged.
+            StageBegun(_) | Stopped(_) | Paused(_) | Resumed(_) | Approved(_) => return,
+            LineEvent::Unpinned { .. } | LineEvent::StagingEnded(_) | LineEvent::Promoted(_) => {
+                return self.hold(service, Held::No);
             }
         };
+        // An origin of before 0.2 ends what is staged without a line of its own.
+        if self.held.get(&service).and_then(|held| held.last()).is_some_and(|(_, held)| *held == Held::Staged) {
+            self.hold(service.clone(), Held::No);
+        }
         let all = self.services.entry(service).or_default();
         let parts = parts.into_iter().map(|part| (part.to, part.revision_id)).collect();
         let names = Names { revision: id, version, parts };
@@ -117,6 +132,10 @@ impl Positions {
             }
         };
         all.push(Published { line: self.lines, position, is_followed, generation, digest, names });
+    }
+
+    fn hold(&mut self, service: ServiceName, held: Held) {
+        self.held.entry(service).or_default().push((self.lines, held));
     }
 
     /// What of these revisions the services followed before the last one.
@@ -156,9 +175,9 @@ impl Positions {
         let of_tip = || {
             let is_it = |tip: &Tip| tip.tip == followed_ref && is_called(&tip.revision_id, revision);
             let (line, _) = self.tips.iter().find(|(_, tip)| is_it(tip))?;
-            let pins = self.pins.get(service).map_or(&[][..], Vec::as_slice);
-            let is_pinned = pins.iter().rev().find(|(at, _)| at < line).is_some_and(|(_, is_pinned)| *is_pinned);
-            published.iter().rev().find(|it| it.line < *line).filter(|_| !is_pinned)
+            let held = self.held.get(service).map_or(&[][..], Vec::as_slice);
+            let is_held = held.iter().rev().find(|(at, _)| at < line).is_some_and(|(_, held)| *held != Held::No);
+            published.iter().rev().find(|it| it.line < *line).filter(|_| !is_held)
         };
         let found = of_own().or_else(of_tip).or_else(of_part)?;
         let threshold = found.position?;
@@ -329,6 +348,29 @@ mod tests {
             ("eeeeeee5", "x?---"),
         ] {
             assert_eq!(who_lacks(&positions, revision, 9..14), expected, "{revision}");
+        }
+    }
+
+    #[test]
+    fn what_a_service_would_have_published_while_something_is_staged_or_was_aborted_is_unknown() {
+        let act = |generation: u64, event: &str| {
+            let digest = TarballDigest::of(b"two");
+            format!(
+                r#"{{"service":"a","generation":{generation},"event":"{event}","at":"2026-11-20T09:30:00Z","digest":"{digest}"}}"#
+            )
+        };
+        let positions = positions(&[
+            line(10, "aaaaaaa1", "one", "followed"),
+            act(10, "staged"),
+            line(0, "-bbbbbbb2", "", ""),
+            line(12, "aaaaaaa1", "one", "followed"),
+            act(12, "aborted"),
+            line(0, "-ccccccc3", "", ""),
+            line(13, "ddddddd4", "three", "followed"),
+            line(0, "-eeeeeee5", "", ""),
+        ]);
+        for (revision, expected) in [("bbbbbbb2", "none"), ("ccccccc3", "none"), ("eeeeeee5", "x?x-")] {
+            assert_eq!(who_lacks(&positions, revision, 10..14), expected, "{revision}");
         }
     }
 

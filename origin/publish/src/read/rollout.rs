@@ -7,6 +7,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::staged::Audience;
+use weir_rollout::State;
 
 use super::queries::Queries;
 use crate::error::PublishError;
@@ -31,6 +32,12 @@ pub struct Rollout {
     /// Who did that, and why.
     #[serde(flatten)]
     pub author: Author,
+    /// Where its plan stands. `None`: an operator staged it.
+    #[serde(skip)]
+    pub by_plan: Option<State>,
+    /// The repository of the service.
+    #[serde(skip)]
+    pub repository: RepositoryName,
 }
 
 /// Whether a version is staged.
@@ -39,7 +46,7 @@ pub struct Rollout {
 pub enum RolloutState {
     /// Some agents get it.
     Running,
-    /// It was given up, and is not published by itself.
+    /// It was aborted, and is not published by itself.
     Aborted,
 }
 
@@ -67,11 +74,11 @@ impl Queries {
         service: &ServiceName,
     ) -> Result<Option<Rollout>, PublishError> {
         let row = self.repositories.row(repository, service).await?;
-        row.as_ref().map_or(Ok(None), of_row)
+        row.as_ref().map_or(Ok(None), |row| of_row(row, repository))
     }
 }
 
-fn of_row(row: &Row) -> Result<Option<Rollout>, PublishError> {
+fn of_row(row: &Row, repository: &RepositoryName) -> Result<Option<Rollout>, PublishError> {
     let Some(from) = row.current.as_ref().map(parsed).transpose()?.as_ref().map(RolloutVersion::of) else {
         return Ok(None);
     };
@@ -80,7 +87,8 @@ fn of_row(row: &Row) -> Result<Option<Rollout>, PublishError> {
     {
         let (state, audience) = (RolloutState::Running, staged.audience.clone());
         let (since, author) = (from_unix(staged.since).into(), staged.author.clone());
-        return Ok(Some(Rollout { from, to: RolloutVersion::of(&parsed(version)?), state, audience, since, author }));
+        let (to, by_plan) = (RolloutVersion::of(&parsed(version)?), staged.rollout.clone());
+        return Ok(Some(Rollout { from, to, state, audience, since, author, by_plan, repository: repository.clone() }));
     }
     Ok(row.aborted.as_ref().map(|aborted| Rollout {
         from,
@@ -94,6 +102,8 @@ fn of_row(row: &Row) -> Result<Option<Rollout>, PublishError> {
         audience: None,
         since: from_unix(aborted.at).into(),
         author: aborted.author.clone(),
+        by_plan: aborted.rollout.clone(),
+        repository: repository.clone(),
     }))
 }
 

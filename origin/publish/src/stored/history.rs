@@ -225,6 +225,11 @@ impl Collected {
                 }
                 LineEvent::Promoted(StagingLine { at, digest, author }) => ("promoted", at, Some(digest), author),
                 LineEvent::Aborted(StagingLine { at, digest, author }) => ("aborted", at, Some(digest), author),
+                LineEvent::StageBegun(StagingLine { at, digest, author }) => ("stage-begun", at, Some(digest), author),
+                LineEvent::Stopped(StagingLine { at, digest, author }) => ("stopped", at, Some(digest), author),
+                LineEvent::Paused(StagingLine { at, digest, author }) => ("paused", at, Some(digest), author),
+                LineEvent::Resumed(StagingLine { at, digest, author }) => ("resumed", at, Some(digest), author),
+                LineEvent::Approved(StagingLine { at, digest, author }) => ("approved", at, Some(digest), author),
                 LineEvent::Published { .. } => continue,
             };
             if entry.acts.len() < MOST_ACTS {

@@ -126,6 +126,16 @@ pub(crate) enum LineEvent {
     Promoted(StagingLine),
     /// An operator, or the ref, went back from it to this publication.
     Aborted(StagingLine),
+    /// A stage of its rollout began, by its plan.
+    StageBegun(StagingLine),
+    /// Its rollout stopped by itself.
+    Stopped(StagingLine),
+    /// An operator paused its rollout.
+    Paused(StagingLine),
+    /// An operator let its rollout go on.
+    Resumed(StagingLine),
+    /// An operator let the next stage of its rollout begin.
+    Approved(StagingLine),
 }
 
 /// Who ended what is staged, how and why.

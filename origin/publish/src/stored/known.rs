@@ -7,12 +7,13 @@ use std::time::{Instant, SystemTime};
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_rollout::State;
 use weir_source::Pin;
 use weir_store::Version;
 use weir_tarball::ContentKey;
 
 use super::record::RepositoryRecord;
-use super::row::{self, Row};
+use super::row::{self, Row, Staging};
 
 /// Why and since when nothing new is published for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +79,10 @@ pub(crate) struct KnownVersion {
 #[derive(Debug, Clone)]
 pub(crate) struct KnownStaged {
     pub(crate) key: ContentKey,
+    pub(crate) digest: TarballDigest,
+    pub(crate) generation: Generation,
+    /// See [`Staging::rollout`](super::row::Staging).
+    pub(crate) rollout: Option<Arc<State>>,
     /// See [`Staging::was_tip`](super::row::Staging).
     pub(crate) was_tip: bool,
 }
@@ -155,7 +160,8 @@ impl KnownService {
             has_unknown_audience: row.has_unknown_audience(),
             staged: row.staged.as_ref().and_then(|staged| {
                 let key = row.version(&staged.digest)?.key;
-                Some(KnownStaged { key, was_tip: staged.was_tip })
+                let Staging { digest, generation, rollout, was_tip, .. } = staged.clone();
+                Some(KnownStaged { key, digest, generation, rollout: rollout.map(Arc::new), was_tip })
             }),
             aborted: row.aborted.as_ref().map(|aborted| aborted.key),
             pin: row.pin.as_ref().map(row::Pin::shown),
@@ -191,17 +197,20 @@ impl KnownService {
     }
 
     /// What a tip does that has this key and follows the same ref, while something is staged or was aborted. `None`: it is
-    /// published as always.
-    pub(crate) fn while_staged(&self, key: &ContentKey) -> Option<WhileStaged> {
+    /// published or staged as always. `replaces`: it takes the place of what the plan of the service stages.
+    pub(crate) fn while_staged(&self, key: &ContentKey, replaces: bool) -> Option<WhileStaged> {
         if self.aborted.as_ref() == Some(key) {
             return Some(WhileStaged::Waits);
         }
         let staged = self.staged.as_ref()?;
-        match () {
-            () if self.is_at(key) => staged.was_tip.then_some(WhileStaged::Decides),
-            () if staged.key == *key && !staged.was_tip => Some(WhileStaged::Decides),
-            () => Some(WhileStaged::Waits),
+        if self.is_at(key) {
+            return staged.was_tip.then_some(WhileStaged::Decides);
         }
+        if staged.key == *key {
+            return Some(if staged.was_tip { WhileStaged::Waits } else { WhileStaged::Decides });
+        }
+        let is_replaced = staged.rollout.as_ref().is_some_and(|rollout| replaces || rollout.stage.is_none());
+        (!is_replaced).then_some(WhileStaged::Waits)
     }
 
     /// Whether the current content is known to have this key.

@@ -11,6 +11,7 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::staged::Audience;
+use weir_rollout::State;
 use weir_tarball::ContentKey;
 
 use super::history_line::Why;
@@ -88,10 +89,13 @@ pub(crate) struct Staging {
     pub(crate) in_force: Generation,
     /// Unix milliseconds.
     pub(crate) since: u64,
-    /// `None`: a later version of the program wrote one that this one does not understand. Nobody gets it, and an owner
-    /// ends it when it begins to write the repository.
+    /// `None`: nobody gets it. The first stage of its rollout has not begun; or a later version of the program wrote one that
+    /// this one does not understand, and an owner ends it when it begins to write the repository.
     #[serde(flatten)]
     pub(crate) audience: Option<Audience>,
+    /// Where the rollout stands whose plan stages it. `None`: an operator staged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rollout: Option<State>,
     /// The ref of the service has led to its content since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) was_tip: bool,
@@ -99,7 +103,7 @@ pub(crate) struct Staging {
     pub(crate) author: Author,
 }
 
-/// A staged version that was given up.
+/// A staged version that was aborted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Aborted {
     pub(crate) digest: TarballDigest,
@@ -111,6 +115,9 @@ pub(crate) struct Aborted {
     pub(crate) at: u64,
     #[serde(flatten)]
     pub(crate) author: Author,
+    /// Where the rollout stood whose plan staged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rollout: Option<State>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +133,13 @@ pub(crate) struct Definition {
     /// Unix milliseconds. After a move of the service, the newer document of two repositories counts.
     pub(crate) written_at: u64,
     pub(crate) document: Value,
+}
+
+impl Staging {
+    /// Whether agents may have it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.rollout.as_ref().is_none_or(|rollout| rollout.stage.is_some())
+    }
 }
 
 impl Pin {
@@ -174,7 +188,7 @@ impl Row {
 
     /// Whether something is staged for agents that this version of the program does not understand.
     pub(crate) fn has_unknown_audience(&self) -> bool {
-        self.staged.as_ref().is_some_and(|staged| staged.audience.is_none())
+        self.staged.as_ref().is_some_and(|staged| staged.audience.is_none() && staged.has_begun())
     }
 
     pub(crate) fn is_staged(&self, digest: &TarballDigest) -> bool {

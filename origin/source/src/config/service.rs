@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use weir_model::ValidationError;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, RolloutName, ServiceName};
 use weir_protocol::oci::is_repository_component;
 use weir_runtime::config::ConfigError;
 use weir_tarball::{Filters, FolderPath, Selection, position};
@@ -53,6 +53,9 @@ pub struct ServiceConfig {
     /// the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<bool>,
+    /// Name of the `[[rollout]]` by which new content reaches agents stage by stage. Default: all at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutName>,
     /// Fetch and publish files of Git LFS. Otherwise they are left out, and listed in `omitted`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub lfs: bool,
@@ -83,6 +86,7 @@ impl ServiceConfig {
             exclude: Vec::new(),
             gzip: false,
             oci: None,
+            rollout: None,
             lfs: false,
             parts: Vec::new(),
             home: None,
