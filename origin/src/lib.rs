@@ -33,6 +33,7 @@ mod part_news;
 mod readiness;
 pub mod reconcile;
 mod record_engine;
+mod rollouts;
 mod running;
 mod shared_read;
 mod shown;

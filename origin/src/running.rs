@@ -24,7 +24,7 @@ use crate::access::SentList;
 use crate::catalog::{Catalog, Documents, Editor};
 use crate::certificates::{CertificateUsers, LoadedCertificates};
 use crate::cluster::{Cluster, digests};
-use crate::config::{Config, RELOADABLE};
+use crate::config::{Config, RELOADABLE, rollouts};
 use crate::fleet::FleetStore;
 use crate::member_client::MemberClient;
 use crate::metrics::Metrics;
@@ -167,11 +167,15 @@ impl Running {
         let now = spawn_blocking(read).await??;
         check(&self.certificates.user().config(), &now)?;
         let (repositories, services) = (&now.repositories, &now.services);
+        // First, because services name them.
+        self.versions.publisher.plans.set(rollouts::by_name(&now.rollouts));
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
         self.operators.replace(&now.operators);
         if let Some((cluster, _)) = &self.cluster {
-            cluster.send(Event::Described(digests((repositories, services), self.config.oci, &self.signer))).await;
+            cluster
+                .send(Event::Described(digests((repositories, services, &now.rollouts), self.config.oci, &self.signer)))
+                .await;
             let names = repositories.iter().map(|repository| repository.name.clone());
             cluster.send(Event::Defined(names.collect())).await;
         }

@@ -6,6 +6,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::name::ServiceName;
 use weir_protocol::staged::Audience;
 use weir_publish::{Rollout, StageError};
+use weir_rollout::Action;
 use weir_source::{Service, ServiceConfig};
 
 use crate::reconcile::BuildToStageError;
@@ -85,7 +86,7 @@ impl Versions {
         promoted.map_err(|error| not_staged(name, error))
     }
 
-    /// Gives up what is staged: the version in force is published again, above it.
+    /// Aborts what is staged: the version in force is published again, above it.
     ///
     /// # Errors
     /// There is no such service, or nothing is staged.
@@ -94,6 +95,16 @@ impl Versions {
         let was_staged = self.publisher.abort(&service, request.change()).await;
         self.resolve_again(&service);
         if was_staged? { Ok(()) } else { Err(VersionError::NothingStaged(name.clone())) }
+    }
+
+    /// Pauses, resumes or approves the rollout that stages a service by a plan.
+    ///
+    /// # Errors
+    /// There is no such service or rollout, or the action has no sense now.
+    pub async fn act(&self, name: &ServiceName, action: Action, request: ChangeRequest) -> Result<(), VersionError> {
+        let service = self.service(name)?;
+        let done = self.publisher.act(&service, action, request.change()).await;
+        done.map_err(|error| not_staged(name, error))
     }
 
     /// What is staged, or was and was aborted. `None`: nothing.
@@ -106,7 +117,7 @@ impl Versions {
     }
 
     /// What a tip does depends on what is staged.
-    fn resolve_again(&self, service: &Service) {
+    pub(crate) fn resolve_again(&self, service: &Service) {
         if let Some(worker) = self.catalog.repository(&service.repository) {
             worker.resolve_all();
         }

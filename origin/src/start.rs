@@ -30,7 +30,7 @@ use weir_upstream::DataDir;
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
 use crate::cluster::{Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, digests, ensure_proved};
-use crate::config::Config;
+use crate::config::{Config, rollouts};
 use crate::edge_api::{EdgeApi, Events, InCluster, PartStatements};
 use crate::event_log::EventLog;
 use crate::fleet::{FleetBounds, FleetMetrics, FleetStore, MayShard};
@@ -44,6 +44,7 @@ use crate::operator_api::{Members, OperatorApi, WebhookApi};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::Context;
 use crate::record_engine::open_records;
+use crate::rollouts::Rollouts;
 use crate::running::Running;
 use crate::starting::Starting;
 use crate::versions::Versions;
@@ -95,6 +96,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let Loaded { publisher, records, started, stored } =
         load(&config, &data_dir, options, (&registry, &metrics), &starting).await?;
     warn_without_git().await?;
+    publisher.plans.set(rollouts::by_name(&config.rollouts));
 
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), drain).await;
     let may_shard = joining.as_ref().map(|(cluster, _)| cluster.knows_shards());
@@ -126,6 +128,9 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
     fleet_gauges::start(observed.clone(), catalog.clone(), metrics.clone(), drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
+    let joined = joining.as_ref().map(|(cluster, _)| cluster.clone());
+    let rollouts = Rollouts::new(versions.clone(), observed.clone(), joined, &registry)?;
+    rollouts.start(drain);
 
     let streams = config.limits.event_streams;
     let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), drain);
@@ -142,7 +147,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         catalog.clone(),
         editor.clone(),
         versions.clone(),
-        (fleet.clone(), observed, access.clone()),
+        (fleet.clone(), observed, access.clone(), rollouts),
         &config,
         (&registry, &metrics.bounds),
     )?;
@@ -235,7 +240,7 @@ async fn join(
 ) -> anyhow::Result<Option<Joining>> {
     let Some(section) = &config.cluster else { return Ok(None) };
     ensure_proved(config, section, data_dir.root(), starting).await?;
-    let digests = digests((&config.repositories, &config.services), config.oci, signer);
+    let digests = digests((&config.repositories, &config.services, &config.rollouts), config.oci, signer);
     let joining = Membership::new(config, section, digests, data_dir.root(), &metrics.bounds);
     joining.context("data_dir cannot be written").map(Some)
 }

@@ -103,7 +103,7 @@ pub enum VersionError {
         /// For operators.
         reason: String,
     },
-    /// Nothing is staged that could be promoted or given up.
+    /// Nothing is staged that could be promoted or aborted.
     #[error("nothing is staged of service `{0}`")]
     NothingStaged(ServiceName),
     /// Another generation than the expected one is current.

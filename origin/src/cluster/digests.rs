@@ -2,16 +2,18 @@
 
 use weir_ownership::Digests;
 use weir_publish::Signer;
+use weir_rollout::Plan;
 use weir_source::ServiceConfig;
 use weir_upstream::RepositoryConfig;
 
 use crate::catalog::version;
 use crate::config::OciConfig;
+use crate::config::rollouts::by_name;
 
 /// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,
 /// and of what signs descriptors. `oci` counts once it is on: origins of the release before do not know it.
 pub(crate) fn digests(
-    (repositories, services): (&[RepositoryConfig], &[ServiceConfig]),
+    (repositories, services, rollouts): (&[RepositoryConfig], &[ServiceConfig], &[Plan]),
     oci: OciConfig,
     signer: &Signer,
 ) -> Digests {
@@ -21,9 +23,11 @@ pub(crate) fn digests(
     for (_, path) in repositories.iter_mut().flat_map(RepositoryConfig::files_mut) {
         *path = path.file_name().map(Into::into).unwrap_or_default();
     }
-    let configuration = match oci.enabled {
-        true => version(&(repositories, services, oci)),
-        false => version(&(repositories, services)),
+    // What is not used is not part of it, because members of earlier releases do not know it.
+    let configuration = match (oci.enabled, rollouts.is_empty()) {
+        (true, true) => version(&(repositories, services, oci)),
+        (false, true) => version(&(repositories, services)),
+        (_, false) => version(&(repositories, services, oci, by_name(rollouts))),
     };
     Digests { configuration: Some(configuration), signing_keys: Some(version(&signer.signs_with())) }
 }
@@ -42,7 +46,7 @@ mod tests {
             repository
         };
         let with = |repositories: &[RepositoryConfig], enabled| {
-            digests((repositories, &[]), OciConfig { enabled }, &Signer::default())
+            digests((repositories, &[], &[]), OciConfig { enabled }, &Signer::default())
         };
         let of = |repositories: &[RepositoryConfig]| with(repositories, false);
         let one = of(&[repository("a", "/etc/weir/ca.pem"), repository("b", "ca.pem")]);
@@ -50,7 +54,7 @@ mod tests {
         assert_ne!(one, of(&[repository("a", "ca.pem")]));
         assert_ne!(with(&[], true), of(&[]));
         assert_ne!(one, of(&[repository("a", "ca.pem"), repository("b", "other.pem")]));
-        let signed_by = |signer: &Signer| digests((&[], &[]), OciConfig { enabled: false }, signer).signing_keys;
+        let signed_by = |signer: &Signer| digests((&[], &[], &[]), OciConfig { enabled: false }, signer).signing_keys;
         let signer = Signer::new(vec![SigningKey::generate().unwrap().0]);
         let without_cosign = signed_by(&signer);
         assert_ne!(signed_by(&signer.with_cosign(true)), without_cosign);

@@ -83,14 +83,11 @@ impl Cluster {
         self.all(|member| member.knows_blobs)
     }
 
-    /// Why another owner could lose what is staged. `None`: all living members keep it.
-    pub(crate) fn loses_staged(&self) -> Option<String> {
+    /// The living members that would lose what is staged. `None`: this origin does not see the members now.
+    pub(crate) fn former_members(&self) -> Option<Vec<NodeName>> {
         let view = self.view();
-        if !(view.has_session && view.sees_members) {
-            return Some("this origin does not see the members of its cluster now".to_owned());
-        }
-        let former = view.others.values().find(|member| !member.knows_staged)?;
-        Some(format!("origin `{}` is of an earlier release, which loses what is staged: upgrade it", former.name))
+        let former = view.others.values().filter(|member| !member.knows_staged).map(|member| member.name.clone());
+        (view.has_session && view.sees_members).then(|| former.collect())
     }
 
     fn all(&self, knows: fn(&Member) -> bool) -> Arc<dyn Fn() -> bool + Send + Sync> {

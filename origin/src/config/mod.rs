@@ -7,6 +7,7 @@ mod fleet;
 mod limits;
 mod oci;
 mod operator;
+pub(crate) mod rollouts;
 mod signing;
 
 use std::collections::{HashMap, HashSet};
@@ -18,6 +19,7 @@ use weir_model::{ValidationError, joined};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_publish::RetentionConfig;
+use weir_rollout::Plan;
 use weir_runtime::admin::AdminConfig;
 use weir_runtime::config::{self, ConfigError};
 use weir_runtime::host_name::host_name;
@@ -144,6 +146,9 @@ pub struct Config {
     /// Which agents follow which services.
     #[serde(default, rename = "assignment")]
     pub assignments: Vec<AssignmentConfig>,
+    /// Plans of staged rollouts, which services name.
+    #[serde(default, rename = "rollout")]
+    pub rollouts: Vec<Plan>,
 }
 
 /// The origin's certificate, and the authority of edges. The files are read again when they
@@ -193,6 +198,7 @@ impl Config {
             services: Vec::new(),
             agents: Vec::new(),
             assignments: Vec::new(),
+            rollouts: Vec::new(),
         }
     }
 
@@ -301,6 +307,7 @@ impl Config {
             }
         }
         wrong.extend(self.fleet().err());
+        wrong.extend(rollouts::errors(&self.rollouts, &self.services));
         if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }
     }
 

@@ -80,6 +80,7 @@ use crate::catalog::{Catalog, Edit, Editor};
 use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument, OperatorRole};
 use crate::fleet::FleetStore;
 use crate::observed::{Forgotten, Observed};
+use crate::rollouts::Rollouts;
 use crate::versions::Versions;
 use crate::webhook::{Delivery, UnknownProvider};
 
@@ -97,6 +98,7 @@ pub(crate) struct OperatorApi {
     versions: Versions,
     fleet: FleetStore,
     observed: Observed,
+    rollouts: Rollouts,
     assignment_dry_runs: Arc<Semaphore>,
     /// What edges get.
     access_list: watch::Receiver<Arc<SentList>>,
@@ -118,7 +120,7 @@ impl OperatorApi {
         catalog: Arc<Catalog>,
         editor: Editor,
         versions: Versions,
-        (fleet, observed, access_list): (FleetStore, Observed, watch::Receiver<Arc<SentList>>),
+        (fleet, observed, access_list, rollouts): (FleetStore, Observed, watch::Receiver<Arc<SentList>>, Rollouts),
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
@@ -137,6 +139,7 @@ impl OperatorApi {
             versions,
             fleet,
             observed,
+            rollouts,
             assignment_dry_runs,
             access_list,
             secrets_dir,

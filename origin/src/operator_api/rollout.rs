@@ -3,17 +3,18 @@
 use http::Response;
 use serde::Deserialize;
 use serde_json::json;
-use weir_observed::{EdgeState, ServiceAgent, State, Table};
+use weir_observed::Table;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::ServiceName;
-use weir_protocol::observed::Capability;
 use weir_protocol::problem::Problem;
 use weir_protocol::staged::{AgentSelector, Audience};
 use weir_publish::RolloutVersion;
+use weir_rollout::{Action, Counts, Target};
 use weir_runtime::serve::Body;
 
 use super::versions::{check_reason, parsed};
 use super::{OperatorApi, problems, uncached};
+use crate::rollouts::{agent_row, describe, former_edges};
 use crate::versions::{ChangeRequest, VersionError, Versions};
 
 /// The most edges that a refusal names.
@@ -53,6 +54,9 @@ pub(super) struct RolloutRequest {
 enum RolloutAction {
     Promote,
     Abort,
+    Pause,
+    Resume,
+    Approve,
 }
 
 impl RolloutRequest {
@@ -67,6 +71,9 @@ impl RolloutRequest {
         match self.action {
             RolloutAction::Promote => drop(versions.promote(name, change).await?),
             RolloutAction::Abort => versions.abort(name, change).await?,
+            RolloutAction::Pause => versions.act(name, Action::Pause, change).await?,
+            RolloutAction::Resume => versions.act(name, Action::Resume, change).await?,
+            RolloutAction::Approve => versions.act(name, Action::Approve, change).await?,
         }
         Ok(())
     }
@@ -86,20 +93,24 @@ impl OperatorApi {
 
     /// Which node does not know staged versions: agents behind it would be offered less than they have. `None`: all do.
     async fn loses_staged(&self) -> Result<Option<String>, Problem> {
-        if let Some(reason) = self.members.as_ref().and_then(|members| members.cluster.loses_staged()) {
-            return Ok(Some(reason));
+        if let Some(members) = &self.members {
+            let Some(former) = members.cluster.former_members() else {
+                return Ok(Some("this origin does not see the members of its cluster now".to_owned()));
+            };
+            if let Some(name) = former.first() {
+                let reason =
+                    format!("origin `{name}` is of an earlier release, which loses what is staged: upgrade it");
+                return Ok(Some(reason));
+            }
         }
-        let edges = self.observed.query(Table::list_edges).await.ok_or_else(problems::records_unreadable)?;
-        let former = edges
-            .into_iter()
-            .filter(|edge| edge.state != EdgeState::Away && !edge.capabilities.contains(&Capability::Staged));
-        let former: Vec<_> = former.map(|edge| format!("`{}`", edge.name)).collect();
+        let former = |table: &Table, now| former_edges(table, now).map(|name| format!("`{name}`")).collect::<Vec<_>>();
+        let former = self.observed.query(former).await.ok_or_else(problems::records_unreadable)?;
         let named = former.iter().take(NAMED_EDGES).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = former.len().saturating_sub(NAMED_EDGES);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let reason = || {
             format!(
-                "edges have not said that they know staged versions: {named}{more}. Upgrade them, wait until they report \
+                "edges do not report the capability `staged`: {named}{more}. Upgrade them, wait until they report \
                  again, or forget those that are gone (`weir forget edge NAME`)"
             )
         };
@@ -117,7 +128,8 @@ impl OperatorApi {
                 answer.extend(more);
             }
         };
-        if let Some(audience) = rollout.audience.clone() {
+        let by_hand = rollout.audience.clone().filter(|_| rollout.by_plan.is_none());
+        if let Some(audience) = by_hand {
             let RolloutVersion { digest, generation, .. } = rollout.to;
             let target = Target { service: name.clone(), digest, generation };
             let look = move |table: &Table, now: weir_observed::Now| {
@@ -128,16 +140,10 @@ impl OperatorApi {
             merge(json!({ "stages": counts.stages, "agents": counts.failed.first }));
         }
         merge(json!(rollout));
+        if let Some(state) = &rollout.by_plan {
+            let of_plan = describe(&self.rollouts, name, &rollout, state).await;
+            merge(of_plan.ok_or_else(problems::records_unreadable)?);
+        }
         Ok(uncached(&answer))
     }
-}
-
-/// What an agent runs, as it is counted.
-fn agent_row(of: ServiceAgent<'_>) -> AgentRow<'_> {
-    let ServiceAgent { agent, labels, state, heard_ago, row } = of;
-    let row = row.map(|row| {
-        let weir_observed::ServiceRow { desired, current, phase, hook, problem } = row;
-        ServiceRow { desired, current, phase, hook, problem }
-    });
-    AgentRow { agent, labels, is_live: state == State::Live, heard_ago, row }
 }

@@ -229,7 +229,7 @@ async fn rebuild(
         tracing::warn!(service = %service.name, %error, "a lost retained version cannot be dropped");
     }
     if staged_before && !stages() {
-        // It is lost, or too large together with the version in force: the newest tip waited for it.
+        // The rebuild ended the staging, so the tip that waited for it is published now.
         pipeline.repository.signals.resolve_all.notify_one();
     }
     Some(RebuildAttempt { result, is_current, is_lost, took: start.elapsed() })

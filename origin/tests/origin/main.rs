@@ -61,6 +61,7 @@ mod recovery;
 mod refs;
 mod refused_documents;
 mod registry_server;
+mod rollout_plans;
 mod rollouts;
 mod scheduling;
 mod service_names;

@@ -1,4 +1,4 @@
-//! A version for some agents first: staged, promoted and given up by operators.
+//! A version for some agents first: staged, promoted and aborted by operators.
 
 use weir_protocol::descriptor::Generation;
 
@@ -6,14 +6,14 @@ use crate::observed::{ask, message, report};
 use crate::operator::Reply;
 use crate::prelude::*;
 
-const ROLLOUT: &str = "/v1/services/shop-prod/rollout";
+pub(crate) const ROLLOUT: &str = "/v1/services/shop-prod/rollout";
 
 async fn stage(operator: &Operator, revision: &str) -> Reply {
     let body = json!({ "revision": revision, "for": [{ "labels": { "ring": "canary" } }], "reason": "CHG-7" });
     operator.send(Method::POST, "/v1/services/shop-prod/stage", &[], Some(body)).await
 }
 
-async fn end(operator: &Operator, action: &str) -> Reply {
+pub(crate) async fn end(operator: &Operator, action: &str) -> Reply {
     operator.send(Method::POST, ROLLOUT, &[], Some(json!({ "action": action, "reason": "it is slow" }))).await
 }
 
@@ -31,7 +31,7 @@ fn push_elsewhere(upstream: &Upstream, contents: &[u8]) -> String {
 }
 
 /// The version that the one in force has inside.
-fn staged(descriptor: &Descriptor) -> Option<Descriptor> {
+pub(crate) fn staged(descriptor: &Descriptor) -> Option<Descriptor> {
     let staged = descriptor.fields().staged.as_ref()?;
     Some(Descriptor::parse(Bytes::copy_from_slice(staged.descriptor.get().as_bytes())).unwrap())
 }
@@ -52,7 +52,7 @@ fn failing(generation: Generation, digest: &TarballDigest) -> Value {
 }
 
 #[tokio::test]
-async fn a_commit_of_another_branch_is_staged_and_then_given_up_or_published_for_all() {
+async fn a_commit_of_another_branch_is_staged_and_then_aborted_or_published_for_all() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let next = push_elsewhere(&upstream, b"replicas: 7\n");
     let node = home.start(config(&home, &upstream)).await;

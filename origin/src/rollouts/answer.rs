@@ -1,0 +1,95 @@
+//! What operators are shown of a rollout by a plan.
+
+use serde_json::{Value, json};
+use weir_protocol::name::ServiceName;
+use weir_publish::{Rollout, StagedByPlan, Time};
+use weir_rollout::{Counts, Reason, Standing, State, Step, VerdictKind};
+
+use super::driver::Rollouts;
+
+/// The fields of the answer that a plan adds. `None`: what agents run cannot be read now.
+pub(crate) async fn describe(
+    rollouts: &Rollouts,
+    service: &ServiceName,
+    rollout: &Rollout,
+    state: &State,
+) -> Option<Value> {
+    let ended = state.verdict.as_ref().map(|verdict| Standing::Ended(verdict.kind));
+    let staged = StagedByPlan {
+        repository: rollout.repository.clone(),
+        service: service.clone(),
+        digest: rollout.to.digest,
+        generation: rollout.to.generation,
+        state: std::sync::Arc::new(state.clone()),
+    };
+    // What was aborted is with no agent any more.
+    let facts = match ended {
+        Some(Standing::Ended(VerdictKind::Aborted)) => None,
+        _ => Some(rollouts.facts(std::slice::from_ref(&staged)).await?.pop()?),
+    };
+    let standing = match &facts {
+        Some(facts) => match rollouts.next(&staged, facts).0 {
+            Step::Stay(standing) => Some(standing),
+            // It is about to be done.
+            _ => None,
+        },
+        None => ended,
+    };
+    Some(shown(state, facts.map(|facts| facts.counts), standing.as_ref()))
+}
+
+/// Pure: the fields of the answer.
+fn shown(state: &State, counts: Option<Counts>, standing: Option<&Standing>) -> Value {
+    let plan = state.plan.known();
+    let name = |stage: usize| plan.and_then(|plan| plan.stages().get(stage)).map(|stage| stage.name.as_str());
+    let counts = counts.unwrap_or_default();
+    let stages = counts.stages.iter().enumerate().map(|(at, count)| {
+        let mut shown = json!(count);
+        shown["name"] = json!(name(at));
+        shown
+    });
+    let stages: Vec<_> = stages.collect();
+    let verdict = state.verdict.as_ref();
+    let agents = verdict.map_or(&counts.failed.first, |verdict| &verdict.cause.agents);
+    let state_is = standing.map_or("running", state_name);
+    json!({
+        "plan": state.plan.name(),
+        "state": state_is,
+        "stage": state.stage.and_then(name),
+        "since": Time::from(state.since),
+        "waits_for": match (verdict, standing) {
+            (Some(verdict), _) => Some(verdict.cause.reason.clone()),
+            (None, standing) => standing.map(ToString::to_string),
+        },
+        "stages": stages,
+        "agents": agents,
+        "actions": actions(state, standing),
+    })
+}
+
+/// Where a rollout stands, in one word.
+pub(super) fn state_name(standing: &Standing) -> &'static str {
+    match standing {
+        Standing::Running(_) => "running",
+        Standing::Waiting(reasons) if reasons.iter().any(|reason| matches!(reason, Reason::Paused(_))) => "paused",
+        Standing::Waiting(_) => "waiting",
+        Standing::Ended(VerdictKind::Stopped) => "stopped",
+        Standing::Ended(VerdictKind::Aborted | VerdictKind::Later) => "aborted",
+    }
+}
+
+/// Pure: what an operator can do now.
+fn actions(state: &State, standing: Option<&Standing>) -> Vec<&'static str> {
+    let waits_for_approval = || matches!(standing, Some(Standing::Waiting(reasons)) if reasons.iter().any(|it| matches!(it, Reason::Approval(_))));
+    let mut actions = match &state.verdict {
+        None if state.paused.is_some() => vec!["resume"],
+        None => vec!["pause"],
+        Some(verdict) if verdict.kind == VerdictKind::Stopped => vec!["resume"],
+        Some(_) => return vec!["promote"],
+    };
+    if waits_for_approval() {
+        actions.insert(0, "approve");
+    }
+    actions.extend(["promote", "abort"]);
+    actions
+}

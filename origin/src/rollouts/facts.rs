@@ -1,0 +1,57 @@
+//! What is known of a rollout: counted from the table of what agents run.
+
+use weir_observed::{EdgeState, Now, ServiceAgent, State as AgentState, Table};
+use weir_protocol::observed::Capability;
+use weir_publish::StagedByPlan;
+use weir_rollout::{AgentRow, Counts, Facts, Named, ServiceRow, Target};
+
+use crate::cluster::Cluster;
+
+/// What an agent runs, as it is counted.
+pub(crate) fn agent_row(of: ServiceAgent<'_>) -> AgentRow<'_> {
+    let ServiceAgent { agent, labels, state, heard_ago, row } = of;
+    let row = row.map(|row| {
+        let weir_observed::ServiceRow { desired, current, phase, hook, problem } = row;
+        ServiceRow { desired, current, phase, hook, problem }
+    });
+    AgentRow { agent, labels, is_live: state == AgentState::Live, heard_ago, row }
+}
+
+/// The edges that lose what is staged: agents behind them would be offered less than they have.
+pub(crate) fn former_edges(table: &Table, now: Now) -> impl Iterator<Item = String> {
+    let edges = table.list_edges(now).into_iter();
+    let former = edges.filter(|it| it.state != EdgeState::Away && !it.capabilities.contains(&Capability::Staged));
+    former.map(|edge| edge.name.to_string())
+}
+
+/// What is known of rollouts, in their order. `None`: this origin does not see the members of its cluster now.
+pub(super) fn all_facts(
+    rollouts: &[StagedByPlan],
+    cluster: Option<&Cluster>,
+) -> Option<impl FnOnce(&Table, Now) -> Vec<Facts> + use<>> {
+    let members = match cluster {
+        Some(cluster) => cluster.former_members()?,
+        None => Vec::new(),
+    };
+    let rollouts = rollouts.to_vec();
+    Some(move |table: &Table, now: Now| {
+        let members = members.iter().map(|name| format!("origin {name}"));
+        let incapable = Named::of(members.chain(former_edges(table, now).map(|name| format!("edge {name}"))));
+        let missing_edges = Named::of(table.incomplete(now).into_iter().map(|it| it.edge));
+        let of = |rollout: &StagedByPlan| Facts {
+            counts: counts(rollout, table, now),
+            missing_edges: missing_edges.clone(),
+            incapable: incapable.clone(),
+            freeze: None,
+        };
+        rollouts.iter().map(of).collect()
+    })
+}
+
+fn counts(rollout: &StagedByPlan, table: &Table, now: Now) -> Counts {
+    let StagedByPlan { service, digest, generation, state, .. } = rollout;
+    let Some(plan) = state.plan.known() else { return Counts::default() };
+    let target = Target { service: service.clone(), digest: *digest, generation: *generation };
+    let agents = table.of_service(service, now).map(agent_row);
+    Counts::new(&plan.audiences(), state.stage.unwrap_or(0), &target, agents)
+}

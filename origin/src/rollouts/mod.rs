@@ -1,0 +1,11 @@
+//! Rollouts by plans. The owner of a repository decides every few seconds what follows for what plans stage in it
+//! ([`driver`]), from what edges report of agents ([`facts`]), and operators are shown the same ([`answer`]).
+
+mod answer;
+mod driver;
+mod facts;
+mod metrics;
+
+pub(crate) use self::answer::describe;
+pub(crate) use self::driver::Rollouts;
+pub(crate) use self::facts::{agent_row, former_edges};
