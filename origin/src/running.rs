@@ -51,7 +51,7 @@ pub struct Running {
     /// The generations before the start.
     pub(crate) before: HashMap<ServiceName, Generation>,
     /// The configuration at the start.
-    pub(crate) config: Config,
+    pub(crate) config: Box<Config>,
     pub(crate) access: watch::Receiver<Arc<SentList>>,
     pub(crate) versions: Versions,
     pub(crate) certificates: Arc<WatchedFiles<CertificateUsers>>,
@@ -181,7 +181,7 @@ impl Running {
         }
         let (certificates, config) = (self.certificates.clone(), now.clone());
         spawn_blocking(move || certificates.apply(|users| users.apply(config))).await??;
-        for key in changed_keys(&self.config, &now, RELOADABLE) {
+        for key in changed_keys(&*self.config, &now, RELOADABLE) {
             tracing::warn!(%key, "the key has changed; it takes effect after a restart");
         }
         Ok(())

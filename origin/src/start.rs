@@ -195,7 +195,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         fleet,
         operators: of_operators,
         before,
-        config,
+        config: Box::new(config),
         access,
         versions,
         certificates,

@@ -24,15 +24,23 @@ const MAX_PERIOD: Duration = Duration::from_secs(90 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Plan {
+    /// Name of the plan. Services name it.
     name: RolloutName,
+    /// The stages one after the other, 2 to 20.
     stages: Vec<Stage>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// When stages may begin, in UTC: `mon-thu 08:00-16:00 UTC`. One that runs may finish outside of them. At most 20.
+    /// Default: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     windows: Vec<Window>,
-    #[serde(with = "period::optional", skip_serializing_if = "Option::is_none")]
+    /// After this time since the first stage began, or since an operator resumed it, the rollout stops. Longer than all `for`
+    /// together, and at most 90 days. Default: none.
+    #[serde(default, with = "period::optional", skip_serializing_if = "Option::is_none")]
     deadline: Option<Duration>,
-    #[serde(skip_serializing_if = "OnFailure::is_stop")]
+    /// What happens when more agents fail than may. Default: `"stop"`.
+    #[serde(default, skip_serializing_if = "OnFailure::is_stop")]
     on_failure: OnFailure,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// Stage a newer commit at once, from the first stage. Otherwise it waits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     replace: bool,
 }
 

@@ -135,8 +135,8 @@ impl Service {
         current: Option<Descriptor>,
     ) -> Result<Self, ConfigError> {
         let mut followed = config.followed(kind_of).map_err(|error| ConfigError::invalid(error.to_string()))?;
-        let (current, condition) =
-            (Arc::new(watch::Sender::new(current.map(Arc::new))), Arc::new(watch::Sender::new(Condition::Pending)));
+        let current = Arc::new(watch::Sender::new(current.map(Arc::new)));
+        let condition = Arc::new(watch::Sender::new(Condition::Pending));
         let new = |repository: &RepositoryName, followed, selection| Self {
             name: config.name.clone(),
             repository: repository.clone(),
@@ -271,11 +271,8 @@ impl Service {
         // Every part that is behind must be asked for.
         let of_parts: Vec<_> = of_parts.filter(|(age, _)| age.behind.is_some()).map(|(_, asked)| asked).collect();
         let of_parts: Option<Vec<_>> = of_parts.into_iter().collect();
-        let is_redefined = || {
-            let current = self.current();
-            self.standing().last.is_none()
-                && current.is_some_and(|current| current.followed_ref() != self.followed.to_string())
-        };
+        let follows_other = |current: Arc<Descriptor>| current.followed_ref() != self.followed.to_string();
+        let is_redefined = || self.standing().last.is_none() && self.current().is_some_and(follows_other);
         match own.or_else(|| of_parts?.first().copied()) {
             _ if age.behind.is_none() || is_redefined() => Admission::Forward,
             asked => asked.unwrap_or(Admission::Back),

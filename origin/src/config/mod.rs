@@ -48,6 +48,7 @@ pub const RELOADABLE: &[&str] = &[
     "service",
     "agent",
     "assignment",
+    "rollout",
     "operator",
     "tls",
     "operator_api.certificate",

@@ -6,6 +6,7 @@ use weir_publish::{Rollout, StagedByPlan, Time};
 use weir_rollout::{Counts, Reason, Standing, State, Step, VerdictKind};
 
 use super::driver::Rollouts;
+use super::state_name::state_name;
 
 /// The fields of the answer that a plan adds. `None`: what agents run cannot be read now.
 pub(crate) async fn describe(
@@ -65,17 +66,6 @@ fn shown(state: &State, counts: Option<Counts>, standing: Option<&Standing>) -> 
         "agents": agents,
         "actions": actions(state, standing),
     })
-}
-
-/// Where a rollout stands, in one word.
-pub(super) fn state_name(standing: &Standing) -> &'static str {
-    match standing {
-        Standing::Running(_) => "running",
-        Standing::Waiting(reasons) if reasons.iter().any(|reason| matches!(reason, Reason::Paused(_))) => "paused",
-        Standing::Waiting(_) => "waiting",
-        Standing::Ended(VerdictKind::Stopped) => "stopped",
-        Standing::Ended(VerdictKind::Aborted | VerdictKind::Later) => "aborted",
-    }
 }
 
 /// Pure: what an operator can do now.

@@ -10,9 +10,9 @@ use weir_publish::{Author, StagedByPlan, VersionChange};
 use weir_rollout::{Facts, Now, Soak, Standing, Step, next};
 use weir_runtime::shutdown::Drain;
 
-use super::answer::state_name;
 use super::facts::all_facts;
 use super::metrics::RolloutMetrics;
+use super::state_name::state_name;
 use crate::cluster::Cluster;
 use crate::observed::Observed;
 use crate::versions::Versions;

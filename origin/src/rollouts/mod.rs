@@ -5,6 +5,7 @@ mod answer;
 mod driver;
 mod facts;
 mod metrics;
+mod state_name;
 
 pub(crate) use self::answer::describe;
 pub(crate) use self::driver::Rollouts;

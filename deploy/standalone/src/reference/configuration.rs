@@ -39,13 +39,13 @@ fn type_name(kind: &str) -> &'static str {
         "ByteSize" => "size",
         "PathBuf" => "path",
         "SocketAddr" => "address",
-        "usize" | "u32" | "u64" | "Generation" => "integer",
+        "u8" | "usize" | "u32" | "u64" | "Generation" => "integer",
         "bool" => "boolean",
-        "String" | "KeySource" | "PlatformName" | "RefText" | "SourceKind" | "TrustDomain" | "AgentTemplate" => {
-            "string"
-        }
+        "String" | "Window" | "KeySource" | "PlatformName" | "RefText" | "SourceKind" | "TrustDomain"
+        | "AgentTemplate" => "string",
         "FolderPath" => "folder",
-        "ChartName" | "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
+        "ChartName" | "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" | "RolloutName"
+        | "StageName" => "name",
         "NameGlob" | "LabelGlob" => "pattern",
         "Endpoint" | "EdgeUrl" | "ProxyUrl" => "URL",
         "Labels" => "table of strings",
@@ -170,6 +170,7 @@ fn the_configuration_reference_matches_the_code() {
                 "origin/source/src/config",
                 "origin/upstream/src/config",
                 "origin/publish/src/config.rs",
+                "origin/rollout/src/plan.rs",
                 "origin/store/src/config.rs",
                 "origin/store/src/etcd_config.rs",
                 ACCESS_LOG,

@@ -62,7 +62,7 @@ impl Draft<'_> {
             (TipStep::Begin, _, Some(plan)) => {
                 let author = Author::origin(&format!("rollout `{}`", plan.name()));
                 let (source, to) = (StageSource::Built(Box::new(built.clone())), StagedFor::plan(plan, now));
-                self.stage_over(row.clone(), current, (service, source, to), author, now)
+                self.stage_over(row.clone(), current, (service, source, to), &author, now)
                     .map(|(_, change)| Some(change))
             }
         }

@@ -95,7 +95,7 @@ impl Draft<'_> {
             return Err(StageError::ByPlan(service.name.clone(), rollout.plan.name().to_owned()));
         }
         let to = StagedFor { audience: Some(audience), rollout: None };
-        let staged = self.stage_over(row, &current, (service, source, to), change.author.clone(), change.now);
+        let staged = self.stage_over(row, &current, (service, source, to), &change.author, change.now);
         let (generation, change) = staged.map_err(|error| match error {
             PublishError::DescriptorTooLarge(bytes) => StageError::TooLarge(service.name.clone(), bytes),
             error => error.into(),
@@ -110,7 +110,7 @@ impl Draft<'_> {
         mut row: Row,
         current: &Descriptor,
         (service, source, to): (&Arc<Service>, StageSource, StagedFor),
-        author: Author,
+        author: &Author,
         now: SystemTime,
     ) -> Result<(Generation, Option<Change>), PublishError> {
         let digest = source.digest();
