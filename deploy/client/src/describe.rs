@@ -14,6 +14,7 @@ use crate::history;
 use crate::http::{Client, Query, is_forbidden};
 use crate::kind::{Kind, Shown, segment};
 use crate::output::{Format, OutputArguments, pretty};
+use crate::staged;
 use crate::text::{Clock, counted, text};
 
 /// The publications that are shown of a service.
@@ -123,6 +124,10 @@ async fn object(client: &Client, kind: Kind, name: &str, output: &OutputArgument
     }
     match kind {
         Kind::Service => {
+            let rollout = client.find(&format!("{}/rollout", kind.path(name)?)).await?.unwrap_or_default();
+            if let Some(staged) = staged::line(name, &rollout, clock) {
+                print(format_args!("\nstaged  {staged}"))?;
+            }
             let query: Query = vec![("limit", PUBLICATIONS.to_string())];
             let answer = client.get(&format!("{}/history", kind.path(name)?), &query).await?;
             let publications = answer["publications"].as_array().cloned().unwrap_or_default();

@@ -13,7 +13,7 @@ use crate::edge::EdgeArguments;
 use crate::http::{Client, Query, if_permitted};
 use crate::kind::{Kind, segment};
 use crate::pin;
-use crate::rollout;
+use crate::staged;
 use crate::text::{Clock, counted, followed, revision, shortened, text};
 
 /// Whom to explain.
@@ -88,8 +88,8 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     if status["pinned"].is_object() {
         line("pinned", format!("it is {}; `weir unpin {service}` lets it follow again", pin::pinned(status, clock)));
     }
-    if let Some(staged) = rollout::line(service, &found.rollout, clock) {
-        line("staged", staged);
+    if let Some(said) = staged::line(service, &found.rollout, clock) {
+        line("staged", said);
     }
     match &found.service {
         None => line("defined", "no: no service of the hub has this name".to_owned()),
@@ -164,7 +164,7 @@ fn verdict(found: &Found, status: &Value) -> &'static str {
     let Some(row) = &found.row else { return "the agent has not told of it" };
     let (has, problem) = (&row["current"]["digest"], &row["problem"]);
     let is_hook_at_it = row["hook"] == "pending" || row["hook"] == "running";
-    if found.rollout["state"] == "running" && found.rollout["to"]["digest"] == *has {
+    if staged::is_staged(&found.rollout, has) {
         return match problem.is_object() {
             true => "it has what is staged for it, but all is not well",
             false if is_hook_at_it => "it has what is staged for it, and its hook has not ended",
@@ -255,6 +255,14 @@ shop-a at cluster-1: it lacks what is published, because of a problem
         let expected = [
             "shop-a at cluster-1: it has what is staged for it",
             "  staged     bbbbbbbbbbbb for ring=canary by ana, 2026-01-02T03:04:05Z: CHG-7; later commits wait: `weir rollout status shop-a`",
+        ];
+        assert_eq!(said[..2], expected);
+        (staged.rollout["plan"], staged.rollout["state"]) = (json!("careful"), json!("stopped"));
+        (staged.rollout["stage"], staged.rollout["waits_for"]) = (json!("canary"), json!("failed at 1 agents"));
+        let said = story("cluster-1", "shop-a", &staged, Clock::new(true));
+        let expected = [
+            "shop-a at cluster-1: it has what is staged for it",
+            "  staged     bbbbbbbbbbbb by the plan careful, stopped at stage canary: failed at 1 agents; later commits wait: `weir rollout status shop-a`",
         ];
         assert_eq!(said[..2], expected);
         staged.rollout["state"] = json!("aborted");

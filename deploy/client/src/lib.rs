@@ -20,6 +20,7 @@ mod output;
 mod patch;
 mod pin;
 mod rollout;
+mod staged;
 mod status;
 mod table;
 mod text;
@@ -84,7 +85,7 @@ pub enum ClientCommand {
     #[command(after_long_help = rollout::STAGE_EXAMPLES)]
     Stage(rollout::StageArguments),
 
-    /// Show, promote or abort what is staged
+    /// Show what is staged, and pause, resume, approve, promote or abort it
     Rollout {
         /// What to do.
         #[command(subcommand)]

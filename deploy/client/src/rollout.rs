@@ -13,8 +13,8 @@ use crate::history::HistoryArguments;
 use crate::http::{Client, Query, TimedOut};
 use crate::kind::Kind;
 use crate::output::{Format, pretty};
-use crate::table::Table;
-use crate::text::{Clock, counted, revision, text};
+use crate::staged;
+use crate::text::{revision, text};
 use crate::token::{label, labels};
 
 /// How long an origin may take to fetch and build what is to be staged.
@@ -61,6 +61,12 @@ pub enum RolloutCommand {
     Promote(ServiceArguments),
     /// Abort it: its agents return to what is published
     Abort(ServiceArguments),
+    /// Let no further stage of its plan begin
+    Pause(ServiceArguments),
+    /// Go on after a pause, or after it has stopped: agents that failed are counted again
+    Resume(ServiceArguments),
+    /// Let the next stage of its plan begin that waits for an approval
+    Approve(ServiceArguments),
 }
 
 pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
@@ -100,13 +106,23 @@ pub(crate) async fn run(command: &RolloutCommand) -> anyhow::Result<()> {
             let (service, to) = (&arguments.service, revision(&rollout["to"]));
             Ok(print(format_args!("{to} of {service} is aborted: its agents return to what is published."))?)
         }
+        RolloutCommand::Pause(arguments) => act(arguments, "pause").await,
+        RolloutCommand::Resume(arguments) => act(arguments, "resume").await,
+        RolloutCommand::Approve(arguments) => act(arguments, "approve").await,
     }
+}
+
+/// Tells the plan something, and prints where the rollout stands then.
+async fn act(arguments: &ServiceArguments, action: &str) -> anyhow::Result<()> {
+    let (_, rollout) = end(&Client::new(&arguments.connection)?, arguments, action).await?;
+    let (service, to) = (&arguments.service, revision(&rollout["to"]));
+    Ok(print(format_args!("{to} of {service} is {}.", staged::standing(&rollout)))?)
 }
 
 /// What was promoted, and what the service does now.
 fn promoted(service: &str, before: &Value, condition: &Value) -> String {
     let aborted = match before["state"] == "aborted" {
-        true => format!(", which was aborted by {},", text(&before["by"])),
+        true => format!(", which was aborted by {},", staged::who(before)),
         false => String::new(),
     };
     let pinned = match condition == "pinned" {
@@ -118,7 +134,7 @@ fn promoted(service: &str, before: &Value, condition: &Value) -> String {
     format!("{} of {service}{aborted} is published for all.{pinned}", revision(&before["to"]))
 }
 
-/// The rollout before and after.
+/// Does something about a rollout. Returns it as it was, and as it is then.
 async fn end(client: &Client, arguments: &ServiceArguments, action: &str) -> anyhow::Result<(Value, Value)> {
     let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
     let before = client.get(&path, &Query::new()).await?;
@@ -134,76 +150,10 @@ async fn status(arguments: &HistoryArguments) -> anyhow::Result<()> {
     let rollout = client.get(&format!("{}/rollout", Kind::Service.path(service)?), &Query::new()).await?;
     match output.output {
         Format::Json => print(pretty(&rollout))?,
-        Format::Name => failing(&rollout).try_for_each(|agent| print(text(&agent["agent"])))?,
-        Format::Table | Format::Wide => print(shown(service, &rollout, output.clock(), output.is_wide()))?,
+        Format::Name => staged::failing(&rollout).try_for_each(|agent| print(text(&agent["agent"])))?,
+        Format::Table | Format::Wide => print(staged::shown(service, &rollout, output.clock(), output.is_wide()))?,
     }
     Ok(())
-}
-
-/// The agents that cannot take what is staged.
-fn failing(rollout: &Value) -> impl Iterator<Item = &Value> {
-    rollout["agents"].as_array().into_iter().flatten()
-}
-
-/// Who staged or aborted it, when, and why.
-fn act(rollout: &Value, clock: Clock) -> String {
-    let reason = rollout["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("by {}, {}{reason}", text(&rollout["by"]), clock.ago(&rollout["since"]))
-}
-
-/// Of a service, in a line: what is staged or was aborted, if anything.
-pub(crate) fn line(service: &str, rollout: &Value, clock: Clock) -> Option<String> {
-    let (to, act) = (revision(&rollout["to"]), act(rollout, clock));
-    match rollout["state"].as_str()? {
-        "running" => {
-            let who = audience(rollout);
-            Some(format!("{to} for {who} {act}; later commits wait: `weir rollout status {service}`"))
-        }
-        "aborted" => Some(format!("{to} was aborted {act}; it is not published by itself")),
-        _ => None,
-    }
-}
-
-/// Who gets what is staged.
-fn audience(rollout: &Value) -> String {
-    let percent = rollout["percent"].as_u64().map(|percent| format!("{percent} % of all agents"));
-    let selectors = rollout["for"].as_array().into_iter().flatten().map(|selector| {
-        [&selector["agents"], &selector["labels"]]
-            .into_iter()
-            .filter(|it| !it.is_null())
-            .map(text)
-            .collect::<Vec<_>>()
-            .join(" with ")
-    });
-    selectors.chain(percent).collect::<Vec<_>>().join(", ")
-}
-
-/// What is staged, in words, and the agents that cannot take it.
-fn shown(service: &str, rollout: &Value, clock: Clock, is_wide: bool) -> String {
-    let (to, from, act) = (revision(&rollout["to"]), revision(&rollout["from"]), act(rollout, clock));
-    match rollout["state"].as_str() {
-        Some("none") => return format!("nothing is staged of {service}"),
-        Some("aborted") => {
-            return format!("{to} of {service} was aborted {act}\nEverybody gets {from}.");
-        }
-        _ => {}
-    }
-    let who = audience(rollout);
-    let counts = &rollout["stages"][0];
-    let [done, failed, silent] = ["done", "failed", "silent"].map(|key| text(&counts[key]));
-    let mut lines = format!(
-        "{to} of {service} is staged over {from} {act}\nFor {who}: {}, {done} done, {failed} failed, {silent} silent",
-        counted(&counts["expected"], "agent")
-    );
-    let mut table = Table::new(&["AGENT", "PROBLEM", "TEXT"]);
-    for agent in failing(rollout) {
-        table.row(["agent", "problem", "text"].map(|key| text(&agent[key])));
-    }
-    let agents = if is_wide { table } else { table.fitting_the_terminal() }.render("");
-    if !agents.is_empty() {
-        lines += &format!("\n\n{agents}");
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -239,29 +189,5 @@ mod tests {
         let expected =
             "bbbbbbbbbbbb of shop, which was aborted by ann, is published for all. The service is pinned to it";
         assert!(said.starts_with(expected), "{said}");
-    }
-
-    #[test]
-    fn the_status_says_what_is_staged_for_whom_and_who_cannot_take_it() {
-        let clock = Clock::new(true);
-        assert_eq!(shown("shop", &json!({ "state": "none" }), clock, false), "nothing is staged of shop");
-        let (to, from) = (json!({ "commit": "b".repeat(40) }), json!({ "commit": "a".repeat(40) }));
-        let mut rollout = json!({
-            "state": "running", "to": to, "from": from, "since": "2026-01-02T03:04:05Z", "by": "ann", "reason": "CHG-7",
-            "for": [{ "labels": { "ring": "canary" } }, { "agents": "eu-*", "labels": { "zone": "b" } }], "percent": 10,
-            "stages": [{ "expected": 3, "done": 1, "failed": 1, "silent": 0 }],
-            "agents": [{ "agent": "eu-1", "problem": "hook-failed", "text": "exit 1" }],
-        });
-        let expected = "\
-bbbbbbbbbbbb of shop is staged over aaaaaaaaaaaa by ann, 2026-01-02T03:04:05Z: CHG-7
-For ring=canary, eu-* with zone=b, 10 % of all agents: 3 agents, 1 done, 1 failed, 0 silent
-
-AGENT  PROBLEM      TEXT
-eu-1   hook-failed  exit 1";
-        assert_eq!(shown("shop", &rollout, clock, false), expected);
-        rollout["state"] = json!("aborted");
-        let expected =
-            "bbbbbbbbbbbb of shop was aborted by ann, 2026-01-02T03:04:05Z: CHG-7\nEverybody gets aaaaaaaaaaaa.";
-        assert_eq!(shown("shop", &rollout, clock, false), expected);
     }
 }

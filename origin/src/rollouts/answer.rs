@@ -57,7 +57,7 @@ fn shown(state: &State, counts: Option<Counts>, standing: Option<&Standing>) -> 
         "plan": state.plan.name(),
         "state": state_is,
         "stage": state.stage.and_then(name),
-        "since": Time::from(state.since),
+        "since": Time::from(verdict.map_or(state.since, |verdict| verdict.at)),
         "waits_for": match (verdict, standing) {
             (Some(verdict), _) => Some(verdict.cause.reason.clone()),
             (None, standing) => standing.map(ToString::to_string),

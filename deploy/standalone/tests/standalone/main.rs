@@ -5,6 +5,8 @@ mod client;
 mod examples;
 mod help;
 mod hub;
+mod rollout;
 mod token;
+mod trial;
 mod tutorial;
 mod up;
