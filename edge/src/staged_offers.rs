@@ -24,7 +24,7 @@ pub(crate) async fn follow(catalog: Arc<Catalog>, heartbeats: Heartbeats, drain:
     }
 }
 
-async fn offer_all(catalog: &Catalog, heartbeats: &Heartbeats, mut changes: Receiver<RowChange>) {
+async fn offer_all(catalog: &Arc<Catalog>, heartbeats: &Heartbeats, mut changes: Receiver<RowChange>) {
     let mut waiting: BTreeSet<ServiceName> = catalog.unoffered().collect();
     loop {
         for statement in heartbeats.of_staged(&waiting).await {

@@ -209,6 +209,18 @@ impl Version {
         matches!(&self.staging, Staging::InForce { is_offered, .. } if !is_offered.load(Ordering::Acquire))
     }
 
+    /// Generation and digest of the later one if it is offered, and is signed: one that is not needs no statement.
+    pub(crate) fn offered(&self) -> Option<(Generation, TarballDigest)> {
+        match &self.staging {
+            Staging::InForce { later, is_offered } if is_offered.load(Ordering::Acquire) => {
+                later.descriptor.envelope()?;
+                let publication = later.descriptor.publication();
+                Some((publication.generation, publication.digest))
+            }
+            _ => None,
+        }
+    }
+
     /// Offers the later one if it has this generation and digest. Whether it was not before.
     pub(crate) fn offer(&self, generation: Generation, digest: TarballDigest) -> bool {
         let Staging::InForce { later, is_offered } = &self.staging else { return false };

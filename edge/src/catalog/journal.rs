@@ -144,6 +144,7 @@ mod tests {
             validated: 1,
             descriptor: Some("x".repeat(1000)),
             purged: None,
+            offered: None,
         };
         Record::Service { service: format!("s{number}").parse().unwrap(), row }
     }

@@ -6,6 +6,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
+use weir_protocol::descriptor::Generation;
+use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
 use super::entry::VersionNumber;
@@ -65,6 +67,9 @@ pub(super) struct EntryRecord {
     /// A hard purge without a validation since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) purged: Option<u64>,
+    /// The staged version in the descriptor of which an upstream has given a freshness statement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) offered: Option<(Generation, TarballDigest)>,
 }
 
 /// What is remembered of an evicted service.
@@ -183,7 +188,7 @@ mod tests {
     fn row(generation: u64, validated: u64) -> EntryRecord {
         let descriptor = Some(format!("{{\n\"a\": {generation}}}"));
         let origin = "o:1".to_owned();
-        EntryRecord { highest: (generation, 1), origin, since: 1, validated, descriptor, purged: None }
+        EntryRecord { highest: (generation, 1), origin, since: 1, validated, descriptor, purged: None, offered: None }
     }
 
     fn any_record() -> impl Strategy<Value = Record> {

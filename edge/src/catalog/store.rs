@@ -110,6 +110,9 @@ impl Catalog {
                     continue;
                 }
             };
+            if let (Some(version), Some((generation, digest))) = (&version, row.offered) {
+                version.offer(generation, digest);
+            }
             let policy = self.policies.of(&service).clone();
             let unknown = now.before(policy.limits.unknown_age());
             let validated = Moment::from_unix_millis(row.validated, now, wall).unwrap_or(unknown);
@@ -386,6 +389,7 @@ impl Catalog {
             validated: self.validated(entry).to_unix_millis(now, wall),
             descriptor: entry.version.as_ref().map(text),
             purged: entry.pending_hard_purge().map(|at| at.to_unix_millis(now, wall)),
+            offered: entry.version.as_ref().and_then(|version| version.offered()),
         }
     }
 }

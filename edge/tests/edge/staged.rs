@@ -312,6 +312,39 @@ async fn a_signed_version_is_offered_once_there_is_a_freshness_statement_of_it()
 }
 
 #[tokio::test]
+async fn a_signed_version_that_was_offered_is_offered_after_a_restart_without_an_origin() {
+    let mut rollout = Rollout::start(|_| {}).await;
+    let (keys, canary) = ([heartbeats::key()], rollout.agent("eu-1", json!({})));
+    let signed = |fields: DescriptorFields| Descriptor::signed(fields, &keys, false);
+    let (later, audience) =
+        (rollout.later.descriptor("shop", 8, 1).fields().clone(), json!({"for": [{"agents": "eu-*"}]}));
+    let next = Tarball::random(3, 50_000).and_oci();
+    let of_staged = Freshness { digest: rollout.later.digest(), ..statement("shop", 8) }.sign(&keys);
+    rollout.site.origin.state_freshness("shop", statement("shop", 7).sign(&keys));
+    rollout.site.origin.state_freshness_of_staged("shop", of_staged);
+    let later = signed(later);
+    rollout.stage_as(&later, 2, audience.clone());
+    let mut client = rollout.site.client("h2").await;
+    let is_offered = async || client.head(TARBALL, &[of(&canary), ZSTD]).await.header("weir-generation") == "8";
+    rollout.site.until("it is offered", is_offered).await;
+    client.get(TARBALL, &[of(&canary), ZSTD]).await;
+    rollout.site.origin.go_down().await;
+    rollout.site.stop_edge().await;
+    rollout.site.start_edge().await;
+    let mut client = rollout.site.client("h2").await;
+    gets(&mut client, &[of(&canary)], &rollout.later, &later).await;
+    // Another version takes its place, of which there is no statement.
+    rollout.site.origin.go_up().await;
+    rollout.site.in_step().await;
+    let current = rollout.stage_as(&signed(next.descriptor("shop", 9, 1).fields().clone()), 3, audience);
+    rollout.until_descriptor(&mut client, &current).await;
+    rollout.site.origin.go_down().await;
+    rollout.site.stop_edge().await;
+    rollout.site.start_edge().await;
+    gets(&mut rollout.site.client("h2").await, &[of(&canary)], &rollout.in_force, &current).await;
+}
+
+#[tokio::test]
 async fn a_version_that_was_offered_unsigned_and_is_signed_now_needs_a_statement() {
     let rollout = Rollout::start(|_| {}).await;
     let (keys, canary) = ([heartbeats::key()], rollout.agent("eu-1", json!({})));
