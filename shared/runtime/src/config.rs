@@ -70,7 +70,7 @@ const MAX_ERRORS: usize = 20;
 /// The file cannot be read, or is invalid: every key that is unknown or has an invalid value is reported with its line. The
 /// caller then checks the combination of keys; see [`ConfigError::all`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    read_with_keys(path).map(|(config, _)| config)
+    parsed(path, parse)
 }
 
 /// The same, with the keys that the file has.
@@ -78,9 +78,13 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 /// # Errors
 /// Those of [`read`].
 pub fn read_with_keys<T: DeserializeOwned>(path: &Path) -> Result<(T, toml::Table), ConfigError> {
+    // A number above `i64::MAX` is no value of a table, so only who needs the keys parses one.
+    parsed(path, |text| Ok((parse(text)?, parse(text)?)))
+}
+
+fn parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Vec<String>>) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    let invalid = |errors: Vec<String>| ConfigError::Parse { path: path.to_owned(), message: errors.join("\n") };
-    Ok((parse(&text).map_err(invalid)?, parse(&text).map_err(invalid)?))
+    parse(&text).map_err(|errors| ConfigError::Parse { path: path.to_owned(), message: errors.join("\n") })
 }
 
 /// The parser stops at the first error. So each invalid key is removed and the rest is parsed again to find the next error,
