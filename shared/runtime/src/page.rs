@@ -14,6 +14,7 @@ pub const MAX_PAGE_BYTES: usize = 80_000;
 /// What pages share.
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
+const LIMITS: &str = include_str!("page/limits.html");
 
 /// A page, built once. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -24,7 +25,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// Puts the style into the document's `/*style*/`, and into its `/*script*/` what pages share, then `script`.
+    /// Puts the style into the document's `/*style*/`, into its `/*script*/` what pages share, then `script`, and into its
+    /// `<!--limits-->` the section of limits.
     pub fn new(document: &str, script: &str) -> Self {
         let script = format!("{SCRIPT}\n{script}");
         let hash = |text: &str| STANDARD.encode(Sha256::of(text.as_bytes()).as_bytes());
@@ -35,7 +37,8 @@ impl Page {
             hash(STYLE),
             hash(&script)
         );
-        let document = document.replace("/*style*/", STYLE).replace("/*script*/", &script);
+        let document = document.replace("/*style*/", STYLE).replace("<!--limits-->", LIMITS.trim_end());
+        let document = document.replace("/*script*/", &script);
         let policy = HeaderValue::try_from(policy).expect("visible ASCII");
         Self { document: document.into(), policy }
     }

@@ -55,17 +55,17 @@ const clock = (time) => time.toLocaleTimeString('en-GB');
 function rows(table, all) {
   const head = [...table.querySelectorAll('thead th')].map((th) => th.textContent);
   const before = table.tBodies[0];
-  const focused = before.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
+  const focused = before.contains(document.activeElement) ? document.activeElement.outerHTML : null;
   const body = make('tbody', {}, ...all.map((cells) => make('tr', {}, ...cells.map((cell, at) => {
     const isNumber = cell !== null && typeof cell === 'object' && 'number' in cell;
     const content = isNumber ? cell.number : cell;
     if (at === 0) return make('th', { scope: 'row' }, content);
     return make('td', { 'data-label': head[at], ...(isNumber ? { class: 'number' } : {}) }, content);
   }))));
-  // A selection stays where nothing changes, and the focus where its link is still there.
+  // A selection stays where nothing changes, and the focus where its link or button is still there.
   if (before.isEqualNode(body)) return;
   before.replaceWith(body);
-  if (focused) [...body.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused)?.focus({ preventScroll: true });
+  if (focused) [...body.querySelectorAll('a, button')].find((one) => one.outerHTML === focused)?.focus({ preventScroll: true });
 }
 const tableRows = (id, all) => rows(byId(id), all);
 
@@ -170,9 +170,9 @@ function showLimits(bounds, evicting) {
   tableRows('all-limits', [...bounds].sort((one, other) => one.bound < other.bound ? -1 : 1).map(row));
 }
 
-// Asks `path` again and again, one request at a time, and not while nobody looks. `show` gets each answer. What is missing or
-// old is said in words. The token is in this variable alone.
-function follow(path, subject, everySeconds, show) {
+// Asks again and again, one question at a time, and not while nobody looks. `load`: a path, or what makes an answer of several
+// by its argument. `show` gets each answer. What is missing or old is said in words. The token is in this variable alone.
+function follow(load, subject, everySeconds, show) {
   const form = byId('sign-in');
   const where = location.host;
   const role = byId('name').textContent;
@@ -183,6 +183,13 @@ function follow(path, subject, everySeconds, show) {
   const who = () => byId('name').textContent.replace(/^Weir /, '');
   const options = (signal) => ({ headers: token ? { authorization: `Bearer ${token}` } : {}, signal, cache: 'no-store',
     credentials: 'same-origin', redirect: 'error' });
+  // An error of an answer has its `status` and its `problem`.
+  async function get(path, more) {
+    const answer = await fetch(path, more);
+    const said = answer.ok ? await answer.json() : await answer.json().catch(() => null);
+    if (!answer.ok) throw Object.assign(new Error(said?.detail || said?.title || `it answered ${answer.status}`), { status: answer.status, problem: said });
+    return said;
+  }
 
   // Each second, so that an age is never an old one.
   function asOf() {
@@ -215,14 +222,14 @@ function follow(path, subject, everySeconds, show) {
     say('notice', words, 'notice');
     document.title = `Sign in – ${who()}`;
   }
-  function took(answer, said, mine) {
+  function refused({ status, problem: said }, mine) {
     // By the token of this request: another one may have been given since.
-    if (answer.status === 401 && form) return signIn(mine.token ? 'The token is wrong.' : '');
-    if (!answer.ok) {
-      stopped = String(said?.type).endsWith('no-operator-token');
-      const words = said?.title ? ` (${said.title}. ${said.detail || ''})` : '';
-      return failed(mine.begun, `${subject[0].toUpperCase()}${subject.slice(1)} ${answer.status < 500 ? 'refused' : 'failed'}`, `it answered ${answer.status}${words}`);
-    }
+    if (status === 401 && form) return signIn(mine.token ? 'The token is wrong.' : '');
+    stopped = String(said?.type).endsWith('no-operator-token');
+    const words = said?.title ? ` (${said.title}. ${said.detail || ''})` : '';
+    failed(mine.begun, `${subject[0].toUpperCase()}${subject.slice(1)} ${status < 500 ? 'refused' : 'failed'}`, `it answered ${status}${words}`);
+  }
+  function took(said, mine) {
     [last, failedSince, problem, stopped] = [new Date(), null, null, false];
     const wasAtForm = form?.contains(document.activeElement);
     if (form) form.hidden = true;
@@ -238,14 +245,16 @@ function follow(path, subject, everySeconds, show) {
     const limit = setTimeout(() => mine.abort.abort(), 10000);
     let done;
     try {
-      const answer = await fetch(path, options(mine.abort.signal));
-      const said = answer.ok ? await answer.json() : await answer.json().catch(() => null);
-      done = () => took(answer, said, mine);
+      const from = (path) => get(path, options(mine.abort.signal));
+      const said = await (typeof load === 'string' ? from(load) : load(from));
+      done = () => took(said, mine);
     } catch (error) {
-      done = () => failed(mine.begun, `No answer from ${subject}`, error.name === 'AbortError' ? 'it did not answer within 10 s' :
+      done = () => error.status ? refused(error, mine) : failed(mine.begun, `No answer from ${subject}`, error.name === 'AbortError' ? 'it did not answer within 10 s' :
         error instanceof TypeError ? 'it cannot be reached' : `its answer cannot be read (${error.message})`);
     }
     clearTimeout(limit);
+    // What else this question asked is not needed any more.
+    mine.abort.abort();
     // A token was given meanwhile, and another request has it.
     if (asking !== mine) return;
     asking = null;
@@ -270,11 +279,17 @@ function follow(path, subject, everySeconds, show) {
     event.preventDefault();
     token = byId('token').value.trim();
     byId('token').value = '';
-    say('notice', '');
+    again(true);
+  });
+  // Asks at once. `isOther`: something else than before, which is not known yet.
+  function again(isOther) {
     asking?.abort.abort();
     [asking, stopped] = [null, false];
+    if (isOther) [last, failedSince, problem] = [null, null, null];
+    if (isOther) say('notice', '');
     ask();
-  });
+    asOf();
+  }
   // A link cannot send a token: what it leads to is shown here.
   const linked = make('section', { id: 'linked', tabindex: '-1', hidden: '' });
   byId('main').append(linked);
@@ -297,4 +312,9 @@ function follow(path, subject, everySeconds, show) {
     form.querySelector('label').before(make('p', { class: 'warn' }, 'This connection is not encrypted: who reads the network gets the token.'));
   setInterval(() => { if (!document.hidden) asOf(); }, 1000);
   ask();
+  // Changes something; without a limit, because what was sent may be done without an answer.
+  const send = (method, path, body) => get(path, { ...options(), method, body: JSON.stringify(body),
+    headers: { ...options().headers, 'content-type': 'application/json' } });
+  const read = (path) => get(path, options());
+  return { again, send, read };
 }
