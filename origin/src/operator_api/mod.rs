@@ -40,7 +40,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use prometheus::Registry;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
@@ -55,6 +55,7 @@ use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::bounds::Bounds;
 use weir_runtime::cross_site;
+use weir_runtime::page::Page;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 use weir_upstream::UpstreamsConfig;
 
@@ -108,6 +109,8 @@ pub(crate) struct OperatorApi {
     webhooks: Webhooks,
     /// `None`: this origin is the only one.
     members: Option<Members>,
+    /// What `/` shows to people.
+    page: Page,
     metrics: OperatorMetrics,
 }
 
@@ -130,6 +133,8 @@ impl OperatorApi {
         let metrics = OperatorMetrics::register(registry)?;
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone(), bounds);
         let members = None;
+        let script = concat!(include_str!("../page/fleet.js"), include_str!("../page/service.js"));
+        let page = Page::new(include_str!("../page/fleet.html"), script);
         let assignment_dry_runs = bounds.semaphore("assignment_dry_runs", self::fleet::ASSIGNMENT_DRY_RUNS);
         Ok(Self {
             name: config.name.clone(),
@@ -147,6 +152,7 @@ impl OperatorApi {
             access,
             webhooks,
             members,
+            page,
             metrics,
         })
     }
@@ -409,13 +415,25 @@ impl OperatorApi {
 
 impl Handler for OperatorApi {
     async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        if request.uri().path() == "/" && matches!(*request.method(), Method::GET | Method::HEAD) {
+            // It has no data: its script asks this API, as any other client.
+            let refused = cross_site::refuse(&request).map(Problem::into_response);
+            return self.answered(Some("page"), refused.unwrap_or_else(|| self.page.response()));
+        }
         webhook_token::to_header(&mut request);
         let route = Route::parse(request.uri().path());
         let answer = self.answer(route.clone(), request, &peer).await;
-        let mut response = answer.unwrap_or_else(Problem::into_response);
-        let label = route.as_ref().map_or("unknown", Route::label);
-        response.extensions_mut().insert(RequestFacts { route: Some(label), ..RequestFacts::default() });
-        self.metrics.answered(route.as_ref().ok(), response.status());
+        let label = route.as_ref().ok().map(Route::label);
+        self.answered(label, answer.unwrap_or_else(Problem::into_response))
+    }
+}
+
+impl OperatorApi {
+    /// Counts a response, and names its route for the access log. `None`: its path leads nowhere.
+    fn answered(&self, route: Option<&'static str>, mut response: Response<Body>) -> Response<Body> {
+        self.metrics.answered(route, response.status());
+        let facts = RequestFacts { route: route.or(Some("unknown")), ..RequestFacts::default() };
+        response.extensions_mut().insert(facts);
         response
     }
 }

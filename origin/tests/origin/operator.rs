@@ -78,6 +78,13 @@ impl Operator {
         Reply { status, etag, allow, body }
     }
 
+    /// The page for people.
+    pub(crate) async fn page(&self, headers: &[(&str, &str)]) -> reqwest::Response {
+        let request = self.client.get(format!("{}/", self.base));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.send().await.unwrap()
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, &[], None).await
     }

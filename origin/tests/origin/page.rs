@@ -29,3 +29,32 @@ async fn the_summary_has_first_what_somebody_should_look_at() {
     assert!(failure["reason"].is_string(), "{failing}");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn the_fleet_s_page_is_for_all_and_has_no_data() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = home.start(config(&home, &upstream)).await;
+    let browser = Operator::without_token(&home, &node, None);
+    let response = browser.page(&[("sec-fetch-site", "none"), ("sec-fetch-mode", "navigate")]).await;
+    let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!((response.status(), header("content-type")), (StatusCode::OK, "text/html; charset=utf-8".to_owned()));
+    let policy = header("content-security-policy");
+    for part in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"] {
+        assert!(policy.split("; ").any(|each| each == part), "{part}: {policy}");
+    }
+    assert!(!response.headers().contains_key("set-cookie") && !policy.contains("unsafe"), "{policy}");
+    let page = response.text().await.unwrap();
+    assert!(page.contains("<title>Weir fleet</title>") && page.len() <= MAX_PAGE_BYTES, "{}", page.len());
+    for unwanted in
+        ["shop-prod", " src=", "@import", "url(", "innerHTML", "insertAdjacentHTML", "document.write", "eval("]
+    {
+        assert!(!page.contains(unwanted), "{unwanted}");
+    }
+    assert_eq!(page.matches("https://").count(), page.matches("<a href=\"https://").count());
+    // A page of another site may lead to it, and may not load it.
+    let foreign = browser.page(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")]).await;
+    assert_eq!(foreign.status(), StatusCode::FORBIDDEN);
+    assert_eq!(browser.get("/v1/whoami").await.status, StatusCode::UNAUTHORIZED);
+    assert!(node.metric("weir_origin_operator_requests_total{route=\"page\",status=\"200\"}").await >= 1.0);
+    node.stop().await;
+}
