@@ -1,64 +1,14 @@
-// pages.mjs BINARIES FOLDER: run.sh says what it does.
+// pages.mjs BINARIES FOLDER [DOCS]: run.sh says what it does.
 import assert from 'node:assert/strict';
-import { readFileSync, renameSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
-import puppeteer from 'puppeteer-core';
+import { renameSync, writeFileSync } from 'node:fs';
+import { check, focused, launch, look, open, press, says, text } from './browser.mjs';
+import * as fleet from './fleet.mjs';
 import { Site, TOKEN, WRITTEN, until } from './site.mjs';
 
-const [binaries, folder] = process.argv.slice(2);
-const axe = readFileSync(join(folder, 'node_modules/axe-core/axe.min.js'), 'utf8');
-const LEVELS = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
-const begun = Date.now();
-const check = (words) => console.log(`ok   ${((Date.now() - begun) / 1000).toFixed(1).padStart(5)} s  ${words}`);
-
+const [binaries, folder, docs] = process.argv.slice(2);
 const site = new Site(binaries);
 const url = `http://127.0.0.1:${site.admin}/`;
 let browser;
-
-// A page of which everything unexpected is a failure: messages of the console, errors, requests to other hosts.
-async function open(address) {
-  const page = await browser.newPage();
-  page.unexpected = [];
-  page.requests = 0;
-  page.isOutage = false;
-  page.on('console', (message) => {
-    // The browser itself tells of an edge that is away, and of the 401 before the sign-in.
-    const isTold = /Failed to load resource: .*(ERR_CONNECTION|ERR_EMPTY_RESPONSE|401)/.test(message.text());
-    if (!(page.isOutage && isTold)) page.unexpected.push(`${message.type()}: ${message.text()}`);
-  });
-  page.on('pageerror', (error) => page.unexpected.push(error.message));
-  page.on('dialog', (dialog) => { page.unexpected.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
-  page.on('request', (request) => {
-    page.requests += 1;
-    if (!request.url().startsWith(address) && !/^(data|about):/.test(request.url())) page.unexpected.push(request.url());
-  });
-  await page.goto(address);
-  return page;
-}
-const text = (page, selector) => page.$eval(selector, (node) => node.innerText);
-const says = (page, selector, pattern) => until(`${selector} says ${pattern}`, async () => pattern.test(await text(page, selector)));
-const focused = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.textContent);
-async function press(page, key, times = 1) { for (let n = 0; n < times; n += 1) await page.keyboard.press(key); }
-
-// No violation of level A and AA in both widths and both colour schemes, and nothing is wider than the window.
-async function look(page, name) {
-  const isOpen = await page.$$eval('details', (all) => all.map((one) => one.open));
-  for (const scheme of ['light', 'dark']) {
-    for (const width of [390, 1280]) {
-      await page.setViewport({ width, height: 900 });
-      await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: scheme }]);
-      await page.screenshot({ path: join(folder, `${name}-${width}-${scheme}.png`), fullPage: true });
-      const wider = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-      assert.ok(wider <= 0, `${name}: wider than ${width} by ${wider}`);
-      await page.$$eval('details', (all) => all.forEach((one) => { one.open = true; }));
-      await page.evaluate(axe);
-      const { violations } = await page.evaluate((levels) => globalThis.axe.run(document, { runOnly: levels }), LEVELS);
-      assert.deepEqual(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' ')}`), [], `${name} ${width} ${scheme}`);
-      await page.$$eval('details', (all, was) => all.forEach((one, at) => { one.open = was[at]; }), isOpen);
-    }
-  }
-  check(`${name}: axe finds nothing of level A and AA at 390 and 1280 px, light and dark`);
-}
 
 async function ready() {
   for (const [program, config] of [['weir-origin', 'origin.toml'], ['weir-edge', 'edge.toml'], ['weir-edge', 'second.toml'], ['weir-agent', 'agent.toml']]) site.start(program, config);
@@ -201,12 +151,18 @@ async function signIn() {
 }
 
 try {
-  browser = await puppeteer.launch({ executablePath: '/usr/bin/chromium-headless-shell', headless: 'shell', args: ['--no-sandbox', '--disable-gpu'] });
+  browser = await launch(folder, docs);
   const page = await ready();
   await byKeyboard(page);
   await nobodyLooks(page);
   await hookFails(page);
   const others = [await signIn(), await theOrigin()];
+  const fleets = await fleet.aFailingAgent(site);
+  others.push(fleets, await fleet.filters(site, fleets));
+  await fleet.aService(site, fleets);
+  await page.goto('about:blank');
+  await fleet.anEdgeIsLost(site, fleets);
+  await page.goto(url);
   for (const one of others) await one.goto('about:blank');
   await originIsLost(page);
   await edgeIsLost(page);

@@ -2,8 +2,8 @@
 # The pages in a real browser, with a real origin, edges and an agent behind them. One line per check; the first that fails
 # ends it with status 1. Screenshots are left in target/pages.
 #
-# run.sh [DIRECTORY]: where the binaries are; without it they are built. On Debian 12, as root: what is missing is installed
-# (apt-get, npm).
+# run.sh [DIRECTORY [DOCS]]: where the binaries are; without it they are built. With DOCS (docs/how-to) the screenshots of the
+# documentation are taken anew. On Debian 12, as root: what is missing is installed (apt-get, npm).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}
@@ -27,4 +27,4 @@ fi
 
 # Modules are found from the folder of the program.
 cp loadtest/pages/*.mjs "$folder"
-timeout 300 node "$folder/pages.mjs" "$(cd "$binaries" && pwd)" "$folder"
+timeout 480 node "$folder/pages.mjs" "$(cd "$binaries" && pwd)" "$folder" ${2:+"$(cd "$2" && pwd)"}

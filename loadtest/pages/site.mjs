@@ -1,10 +1,14 @@
 // A real origin, two edges and an agent, in a folder of their own.
 import { execFileSync, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import https from 'node:https';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 export const TOKEN = 'an-operators-token';
+// Of an operator who may see some services.
+export const ANAS_TOKEN = 'a-token-of-ana-alone';
 // What the failed hook writes: a page must show it as text.
 export const WRITTEN = '<img src=x onerror=alert(1)> is broken';
 
@@ -13,8 +17,8 @@ export class Site {
     this.binaries = binaries;
     this.folder = mkdtempSync(join(tmpdir(), 'weir-pages-'));
     // Below those of outgoing connections.
-    const base = 20000 + (process.pid % 2000) * 6;
-    [this.origin, this.edge, this.admin, this.second, this.secondAdmin, this.originAdmin] = [0, 1, 2, 3, 4, 5].map((n) => base + n);
+    const base = 20000 + (process.pid % 1700) * 7;
+    [this.origin, this.edge, this.admin, this.second, this.secondAdmin, this.originAdmin, this.operator] = [0, 1, 2, 3, 4, 5, 6].map((n) => base + n);
     this.running = new Map();
     this.git('init', '--quiet', '--initial-branch=main', this.path('upstream'));
     this.commit('one');
@@ -23,7 +27,10 @@ export class Site {
     this.write('origin.toml', `name = "origin-1"
 listen = "127.0.0.1:${this.origin}"
 admin_listen = "127.0.0.1:${this.originAdmin}"
+operator_listen = "127.0.0.1:${this.operator}"
 data_dir = "origin-data"
+operator_api = { operator_token_file = "operator-token" }
+operator = [{ name = "ana", role = "view", services = ["shop-*"], token_sha256 = "${createHash('sha256').update(ANAS_TOKEN).digest('hex')}" }]
 tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
 repository = [{ name = "shop", url = "${this.path('upstream')}", poll_interval = "1s", min_poll_interval = "1s" }]
 service = [{ name = "shop-prod", repository = "shop" }]
@@ -66,6 +73,7 @@ ${rest}
     this.write('upstream/file', text);
     this.git('-C', this.path('upstream'), 'add', 'file');
     this.git('-C', this.path('upstream'), 'commit', '--quiet', `--message=${text}`);
+    return execFileSync('git', ['-C', this.path('upstream'), 'rev-parse', 'HEAD'], { encoding: 'utf8' }).trim();
   }
 
   start(program, config) {
@@ -89,6 +97,20 @@ ${rest}
   }
   logs() {
     return [...this.running].map(([name, { log }]) => `== ${name}\n${Buffer.concat(log).toString().split('\n').slice(-15).join('\n')}`).join('\n');
+  }
+  // What the operators' API answers; with a body it changes something.
+  operators(path, body) {
+    const options = { ca: readFileSync(this.path('ca.pem')), method: body ? 'POST' : 'GET', headers: { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' } };
+    return new Promise((resolve, reject) => {
+      const request = https.request(`https://127.0.0.1:${this.operator}${path}`, options, async (answer) => resolve(JSON.parse(Buffer.concat(await answer.toArray()).toString())));
+      request.on('error', reject);
+      request.end(body && JSON.stringify(body));
+    });
+  }
+  // What `weir` prints as JSON.
+  weir(...options) {
+    return JSON.parse(execFileSync(join(this.binaries, 'weir'), [...options, '--output', 'json', '--server', `https://127.0.0.1:${this.operator}`,
+      '--ca', this.path('ca.pem'), '--token-file', this.path('operator-token')], { encoding: 'utf8' }));
   }
   async ask(path, port = this.admin) { return (await fetch(`http://127.0.0.1:${port}${path}`)).json(); }
 }
