@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use weir_origin::reconcile::Health;
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_runtime::certificates;
+use weir_protocol::token::TokenId;
+use weir_runtime::{certificates, key_pair};
 use weir_source::{Condition, ServiceConfig};
 use weir_upstream::RepositoryConfig;
 
@@ -23,6 +24,7 @@ const MIN_LOCAL_POLL: Duration = Duration::from_millis(100);
 const REMOTE_POLL: Duration = Duration::from_secs(30);
 /// The port of the origin. The others are at fixed distances from it.
 pub(super) const DEFAULT_PORT_BASE: u16 = 7400;
+const OPERATOR_PORT: u16 = 1;
 const EDGE_PORT: u16 = 43;
 const ADMIN_PORTS: [u16; 3] = [90, 91, 92];
 /// The largest port base.
@@ -36,6 +38,8 @@ pub(super) struct Roles {
     pub(super) repository: RepositoryName,
     pub(super) poll_interval: Duration,
     pub(super) ca: PathBuf,
+    /// The token of operators.
+    pub(super) operator_token: PathBuf,
     /// The symlink to the agent's current release.
     pub(super) current: PathBuf,
     pub(super) origin: weir_origin::Running,
@@ -71,6 +75,9 @@ impl Roles {
         let mut origin = weir_origin::config::Config::new("origin-1".parse()?, root.join("origin-data"), tls);
         origin.listen = address(arguments.port_base, 0);
         origin.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[0]));
+        let operator_token = operator_token(root)?;
+        origin.operator_listen = (!arguments.once).then(|| address(arguments.port_base, OPERATOR_PORT));
+        origin.operator_api.operator_token_file = Some(operator_token.clone());
         let mut upstream = RepositoryConfig::new(repository_name.clone(), repository.url.as_str());
         upstream.poll_interval = poll_interval;
         reach(&mut upstream, arguments, repository);
@@ -115,7 +122,8 @@ impl Roles {
         agent.services[0].exec = arguments.exec.clone().map(Into::into);
         let started = if arguments.once { weir_agent::start_once(agent).await } else { weir_agent::start(agent).await };
         let agent = started.context("the agent does not start")?;
-        Ok(Self { service, repository: repository_name, poll_interval, ca, current, origin, edge, agent })
+        let repository = repository_name;
+        Ok(Self { service, repository, poll_interval, ca, operator_token, current, origin, edge, agent })
     }
 
     /// Drains the agent first, then the edge, then the origin.
@@ -124,6 +132,18 @@ impl Roles {
         self.edge.drain(deadline).await;
         self.origin.drain(deadline).await;
     }
+}
+
+/// The file with the token of operators, which is made once.
+///
+/// # Errors
+/// It cannot be written.
+fn operator_token(root: &Path) -> anyhow::Result<PathBuf> {
+    let file = root.join("operator-token");
+    if !file.exists() {
+        key_pair::create(&file, 0o600, &format!("{}\n", TokenId::random()?))?;
+    }
+    Ok(file)
 }
 
 /// The agent that follows a service of the edge at this address.

@@ -63,6 +63,12 @@ impl<'a> Report<'a> {
                 self.print(&format!("  http://{admin}/metrics and /status of the {role}"))?;
             }
         }
+        if let Some(operators) = roles.origin.operator_address() {
+            let token = shown(&roles.operator_token);
+            self.print(&format!(
+                "  https://{operators}/ shows the fleet in a browser, to who has the token in {token}"
+            ))?;
+        }
         let root = shell_quoted(&self.root.display().to_string());
         self.print(&format!("\nAll data is in {root}. Stop with Ctrl-C.\n"))
     }

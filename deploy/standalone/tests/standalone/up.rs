@@ -40,7 +40,7 @@ fn upstream(dir: &Path) -> anyhow::Result<GitRepository> {
 fn free_ports() -> anyhow::Result<(u16, Vec<TcpListener>)> {
     loop {
         let base = free_address()?.port();
-        let ports = [0, 43, 90, 91, 92].map(|offset| base.checked_add(offset));
+        let ports = [0, 1, 43, 90, 91, 92].map(|offset| base.checked_add(offset));
         let taken = ports.map(|port| TcpListener::bind(("127.0.0.1", port?)).ok());
         if taken.iter().all(Option::is_some) {
             return Ok((base, taken.into_iter().flatten().collect()));
@@ -257,6 +257,17 @@ fn up_serves_the_enclosing_checkout_until_ctrl_c() -> anyhow::Result<()> {
         let run = Command::new("sh").args(["-ec", curl.trim()]).current_dir(upstream.work().join("deploy")).output()?;
         let printed = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success() && printed.contains("deploy/prod/version"), "{curl}: {printed}");
+        // The token opens what the page of the fleet asks.
+        let fleet =
+            up.seen.iter().find_map(|line| line.trim().split_once(" shows the fleet")).context("it is printed")?;
+        let whoami = format!(
+            "curl -s --cacert {0}/certificates/ca.pem -H \"Authorization: Bearer $(cat {0}/operator-token)\" {1}v1/whoami",
+            root.display(),
+            fleet.0
+        );
+        let run = Command::new("sh").args(["-ec", &whoami]).output()?;
+        let printed = String::from_utf8_lossy(&run.stdout);
+        assert!(printed.contains("\"role\": \"admin\""), "{whoami}: {printed}");
     }
 
     // The agent has an identity: the edge knows it, and nothing fails.
