@@ -70,7 +70,7 @@ pub(crate) struct OciValues {
     pub(crate) digest: HeaderValue,
     pub(crate) media_type: HeaderValue,
     pub(crate) tag: EntityTag,
-    /// Its tags besides `latest`.
+    /// Its tags besides `latest` and `staged`.
     pub(crate) tags: Vec<String>,
 }
 

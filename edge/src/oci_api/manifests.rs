@@ -7,7 +7,7 @@ use weir_protocol::attached::Attached;
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::digest::Sha256;
 use weir_protocol::name::ServiceName;
-use weir_protocol::oci::LATEST;
+use weir_protocol::oci::{LATEST, STAGED};
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::error::OciError;
@@ -38,11 +38,22 @@ impl Reference {
     /// Whether its manifest belongs to this version, if there is one.
     fn names(&self, version: &Version) -> bool {
         match self {
-            Reference::Tag(tag) if tag == LATEST => true,
+            Reference::Tag(tag) if matches!(&**tag, LATEST | STAGED) => true,
             Reference::Tag(tag) => version.oci.as_ref().is_some_and(|oci| oci.tags.contains(tag)),
             Reference::Digest(sha256) => has_manifest(version, sha256),
             Reference::Attached(sha256, _) => version.descriptor().oci().is_some_and(|form| form.sha256 == *sha256),
         }
+    }
+
+    /// Exchanges the version in force for the staged one where the tag is about that. A tag has no audience: it says the same to
+    /// all readers.
+    fn choose(&self, mut found: LookupResult) -> LookupResult {
+        if matches!(self, Self::Tag(tag) if tag == STAGED)
+            && let Some(staged) = found.version.later().cloned()
+        {
+            found.version = staged;
+        }
+        found
     }
 
     fn text(&self) -> String {
@@ -67,7 +78,7 @@ impl OciApi {
         reference: &Reference,
     ) -> Option<ApiResponse> {
         let found = self.in_force(request, service, reference.by(), |version| reference.names(version))?;
-        self.manifest_of(request, &found, service, reference).ok()
+        self.manifest_of(request, &reference.choose(found), service, reference).ok()
     }
 
     pub(super) async fn manifest(
@@ -78,7 +89,7 @@ impl OciApi {
     ) -> Result<ApiResponse, OciError> {
         let found = self.find(request, service, reference.by(), |version| reference.names(version)).await?;
         let found = found.ok_or_else(|| OciError::no_such_manifest(service, &reference.text()))?;
-        self.manifest_of(request, &found, service, reference)
+        self.manifest_of(request, &reference.choose(found), service, reference)
     }
 
     fn manifest_of(

@@ -19,6 +19,7 @@ use crate::access::{claims, trust};
 use crate::agent_self::{access_event, next};
 use crate::client::{Client, Download, Reply};
 use crate::heartbeats::{self, statement};
+use crate::oci::code;
 use crate::site::{Site, TARBALL, ZSTD, metric_of};
 use crate::test_origin::Tarball;
 use crate::tiers::{another, as_shield, shielding};
@@ -170,6 +171,43 @@ async fn agents_that_a_version_is_staged_for_get_it_and_everybody_else_the_one_i
         assert_eq!(manifest.header("docker-content-digest"), format!("sha256:{sha256}"));
     }
     assert_eq!(rollout.site.origin.requests("version").len(), 0, "it is in the descriptor");
+}
+
+#[tokio::test]
+async fn the_tag_staged_is_the_staged_version_for_all_readers_and_otherwise_that_in_force() {
+    let rollout = Rollout::start(|_| {}).await;
+    let readers = ["eu-1", "us-1"].map(|name| rollout.agent(name, json!({})));
+    let readers = [&[][..], &[of(&readers[0])], &[of(&readers[1])]];
+    let manifest = async |client: &mut Client, tag, reader: &[_]| {
+        client.get(&format!("/v2/weir/shop/manifests/{tag}"), reader).await
+    };
+    let [in_force, later] = [&rollout.in_force, &rollout.later].map(|tarball| tarball.form().unwrap());
+    let mut client = rollout.site.client("h2").await;
+    assert_eq!(manifest(&mut client, "staged", &[]).await.bytes(), in_force.manifest.as_bytes(), "nothing is staged");
+    // It is signed, and there is no statement of it: that is for agents.
+    let signed = rollout.later.descriptor("shop", 8, 1).fields().clone();
+    let signed = Descriptor::signed(signed, &[heartbeats::key()], false);
+    let audience = json!({"for": [{"agents": "eu-*"}]});
+    rollout.until_descriptor(&mut client, &rollout.stage_as(&signed, 2, audience.clone())).await;
+    for version in ["h1", "h2", "h3"] {
+        let mut client = rollout.site.client(version).await;
+        for reader in readers {
+            assert_eq!(manifest(&mut client, "latest", reader).await.bytes(), in_force.manifest.as_bytes());
+            let staged = manifest(&mut client, "staged", reader).await;
+            assert_eq!(staged.bytes(), later.manifest.as_bytes(), "{version}");
+            assert!(staged.header("cache-control").starts_with("private, max-age="));
+            let layer = format!("/v2/weir/shop/blobs/sha256:{}", later.blobs[0].sha256);
+            assert_eq!(client.get(&layer, reader).await.bytes(), &rollout.later.layer());
+        }
+    }
+    // One without an OCI form is not passed off as the version in force.
+    let without = Tarball::random(3, 1000).descriptor("shop", 9, 1);
+    rollout.until_descriptor(&mut client, &rollout.stage_as(&without, 3, audience)).await;
+    assert_eq!(code(&manifest(&mut client, "staged", &[]).await), "MANIFEST_UNKNOWN");
+    assert_eq!(manifest(&mut client, "latest", &[]).await.status, 200);
+    let aborted = rollout.put(rollout.in_force.descriptor("shop", 10, 1));
+    rollout.until_descriptor(&mut client, &aborted).await;
+    assert_eq!(manifest(&mut client, "staged", &[]).await.bytes(), in_force.manifest.as_bytes(), "it was aborted");
 }
 
 #[tokio::test]

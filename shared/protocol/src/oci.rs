@@ -23,6 +23,9 @@ pub const CHART_CONFIG_TYPE: &str = "application/vnd.cncf.helm.config.v1+json";
 /// The tag of the version in force.
 pub const LATEST: &str = "latest";
 
+/// The tag of the staged version while there is one, and otherwise of the version in force.
+pub const STAGED: &str = "staged";
+
 /// The digits of a commit, or of the hash of a composed service's parts, that are a tag.
 const COMMIT_DIGITS: usize = 12;
 
@@ -111,7 +114,7 @@ impl OciForm {
     }
 }
 
-/// The tags of a version besides [`LATEST`], the most telling one first: the version of a chart, an artifact or a tag of Git,
+/// The tags of a version besides [`LATEST`] and [`STAGED`], the most telling one first: the version of a chart, an artifact or a tag of Git,
 /// and the beginning of the commit, or of the hash of its parts.
 pub fn tags(revision_id: &RevisionId, version: Option<&SourceVersion>) -> Vec<String> {
     let version = version.map(|version| version.as_str().replace('+', "_"));
@@ -135,7 +138,7 @@ pub fn is_tag(text: &str) -> bool {
 
 /// Whether a tag has a meaning of its own, so that no version is one.
 fn is_reserved(tag: &str) -> bool {
-    matches!(tag, LATEST | "staged") || tag.starts_with("sha256-")
+    matches!(tag, LATEST | STAGED) || tag.starts_with("sha256-")
 }
 
 /// Whether the name of a service is a component of a repository's name: `a-z0-9` with `.`, `_`, `__` or hyphens between them
