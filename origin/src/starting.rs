@@ -49,7 +49,7 @@ impl Starting {
         let (ready, status, summary) = (self.clone(), self.clone(), self.clone());
         let (ready, status) = (Arc::new(move || ready.readiness()), Arc::new(move |_: &str| status.status()));
         let gathered = registry.clone();
-        let page = Page::new(include_str!("page/origin.html"), include_str!("page/origin.js"));
+        let page = Page::new("origin", include_str!("page/origin.html"), include_str!("page/origin.js"));
         let page: (Page, Summarized) = (page, Arc::new(move || summary.summary(&gathered)));
         Admin { registry, ready, status, page: Some(page), metrics_token, drain: drain.clone() }
     }

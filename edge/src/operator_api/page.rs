@@ -3,5 +3,5 @@
 use weir_runtime::page::Page;
 
 pub(crate) fn page() -> Page {
-    Page::new(include_str!("page/edge.html"), include_str!("page/edge.js"))
+    Page::new("edge", include_str!("page/edge.html"), include_str!("page/edge.js"))
 }

@@ -134,7 +134,7 @@ impl OperatorApi {
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone(), bounds);
         let members = None;
         let script = concat!(include_str!("../page/fleet.js"), include_str!("../page/service.js"));
-        let page = Page::new(include_str!("../page/fleet.html"), script);
+        let page = Page::new("fleet", include_str!("../page/fleet.html"), script);
         let assignment_dry_runs = bounds.semaphore("assignment_dry_runs", self::fleet::ASSIGNMENT_DRY_RUNS);
         Ok(Self {
             name: config.name.clone(),

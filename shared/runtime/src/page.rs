@@ -12,6 +12,7 @@ use crate::serve::Body;
 pub const MAX_PAGE_BYTES: usize = 80_000;
 
 /// What pages share.
+const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 const LIMITS: &str = include_str!("page/limits.html");
@@ -25,9 +26,9 @@ pub struct Page {
 }
 
 impl Page {
-    /// Puts the style into the document's `/*style*/`, into its `/*script*/` what pages share, then `script`, and into its
-    /// `<!--limits-->` the section of limits.
-    pub fn new(document: &str, script: &str) -> Self {
+    /// The page of `role` in the frame of all pages. `document` is its content, from within `<main>` to the footer, and has the
+    /// section of limits at `<!--limits-->`. `script` follows what pages share.
+    pub fn new(role: &str, document: &str, script: &str) -> Self {
         let script = format!("{SCRIPT}\n{script}");
         let hash = |text: &str| STANDARD.encode(Sha256::of(text.as_bytes()).as_bytes());
         let policy = format!(
@@ -37,8 +38,9 @@ impl Page {
             hash(STYLE),
             hash(&script)
         );
-        let document = document.replace("/*style*/", STYLE).replace("<!--limits-->", LIMITS.trim_end());
-        let document = document.replace("/*script*/", &script);
+        let document = document.replace("<!--limits-->", LIMITS.trim_end());
+        let page = FRAME.replace("<!--role-->", role).replace("<!--document-->", &document);
+        let document = page.replace("/*style*/", STYLE).replace("/*script*/", &script);
         let policy = HeaderValue::try_from(policy).expect("visible ASCII");
         Self { document: document.into(), policy }
     }
