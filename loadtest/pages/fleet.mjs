@@ -63,6 +63,8 @@ export async function filters(site, page) {
   page.isOutage = false;
   assert.equal(await focused(page), 'filter-line');
   await look(page, 'fleet-filtered');
+  const stored = await page.evaluate(() => [document.cookie, localStorage.length, sessionStorage.length]);
+  assert.deepEqual(stored, ['', 0, 0], 'the token is in memory alone');
   // A colleague gets the same question, and no token.
   const [url, other] = [page.url(), await open(address(site))];
   other.isOutage = true;

@@ -234,6 +234,7 @@ function arrive() {
   byId('back').href = query(view.filter);
   byId('back-line').hidden = !view.service;
   byId('s-diff').hidden = true;
+  byId('confirm').close();
   say('done', '');
 }
 arrive();

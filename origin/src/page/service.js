@@ -205,11 +205,13 @@ byId('confirm-form').addEventListener('submit', async (event) => {
   try {
     await asking.send(method, path, { ...body, ...(reason ? { reason } : {}) });
     dialog.close();
-    say('done', `${title}: done at ${clock(new Date())}.`);
+    say('done', `${title}: done at ${clock(new Date())}.`, 'good');
     asking.again();
     byId('service-name').focus();
   } catch (error) {
-    say('confirm-wrong', error.status ? `Nothing was changed: ${error.message}` : `No answer (${error.message}): it may have been done. Look at the history.`);
+    const words = error.status ? `Nothing was changed: ${error.message}` : `No answer (${error.message}): it may have been done. Look at the history.`;
+    if (dialog.open) say('confirm-wrong', words);
+    else say('done', `${title}: ${words}`, 'bad');
   }
   byId('confirm-do').disabled = false;
 });
