@@ -166,6 +166,29 @@ export async function aService(site, page) {
   check('what is staged is seen and promoted; stages and actions of a plan are shown');
 }
 
+// What a plan stages is approved.
+export async function aPlan(site, page) {
+  await says(page, '#service-actions', /Unpin/);
+  await page.focus('#service-name');
+  await tabTo(page, 'Unpin');
+  await press(page, 'Enter');
+  await confirm(page, 'by a plan from now on');
+  await says(page, '#done', /^Unpin: done at /);
+  site.rollOutByPlan();
+  await until('the plan is used', async () => (await site.operators('/v1/services/shop-prod')).rollout === 'careful');
+  const commit = site.commit('four');
+  await says(page, '#rollout-words', /^Waiting.* By the plan careful.* It waits for: .*approv/);
+  await look(page, 'fleet-plan');
+  await page.setViewport({ width: 1280, height: 900 });
+  await page.focus('#service-name');
+  await tabTo(page, 'Approve');
+  await press(page, 'Enter');
+  await confirm(page, 'CHG-8');
+  await says(page, '#service-state', new RegExp(`^${commit.slice(0, 12)} is published`));
+  await says(page, '#acts', /approved.*CHG-8/);
+  check('a rollout by a plan waits, is approved, and is published');
+}
+
 // An edge is killed: its agents are not just fewer.
 export async function anEdgeIsLost(site, page) {
   await page.click('#back');

@@ -160,6 +160,7 @@ try {
   const fleets = await fleet.aFailingAgent(site);
   others.push(fleets, await fleet.filters(site, fleets));
   await fleet.aService(site, fleets);
+  await fleet.aPlan(site, fleets);
   await page.goto('about:blank');
   await fleet.anEdgeIsLost(site, fleets);
   await page.goto(url);

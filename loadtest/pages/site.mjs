@@ -24,17 +24,7 @@ export class Site {
     this.commit('one');
     execFileSync(join(binaries, 'weir'), ['certificates', '--out', this.folder]);
     this.write('operator-token', TOKEN);
-    this.write('origin.toml', `name = "origin-1"
-listen = "127.0.0.1:${this.origin}"
-admin_listen = "127.0.0.1:${this.originAdmin}"
-operator_listen = "127.0.0.1:${this.operator}"
-data_dir = "origin-data"
-operator_api = { operator_token_file = "operator-token" }
-operator = [{ name = "ana", role = "view", services = ["shop-*"], token_sha256 = "${createHash('sha256').update(ANAS_TOKEN).digest('hex')}" }]
-tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
-repository = [{ name = "shop", url = "${this.path('upstream')}", poll_interval = "1s", min_poll_interval = "1s" }]
-service = [{ name = "shop-prod", repository = "shop" }]
-`);
+    this.write('origin.toml', this.originToml());
     this.write('edge.toml', this.edgeToml('edge-1', this.edge, `127.0.0.1:${this.admin}`, ''));
     this.write('second.toml', this.edgeToml('edge-2', this.second, `0.0.0.0:${this.secondAdmin}`,
       'admin = { operator_token_file = "operator-token", allow_plain = true }'));
@@ -51,6 +41,22 @@ name = "shop-prod"
 exec = "test ! -e ${this.path('broken')} || { echo '${WRITTEN}' >&2; exit 3; }"
 report_output = true
 `);
+  }
+
+  // `rollout`: the plan of the service.
+  originToml(rollout = '', plan = '') {
+    return `name = "origin-1"
+listen = "127.0.0.1:${this.origin}"
+admin_listen = "127.0.0.1:${this.originAdmin}"
+operator_listen = "127.0.0.1:${this.operator}"
+data_dir = "origin-data"
+operator_api = { operator_token_file = "operator-token" }
+operator = [{ name = "ana", role = "view", services = ["shop-*"], token_sha256 = "${createHash('sha256').update(ANAS_TOKEN).digest('hex')}" }]
+tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
+repository = [{ name = "shop", url = "${this.path('upstream')}", poll_interval = "1s", min_poll_interval = "1s" }]
+service = [{ name = "shop-prod", repository = "shop"${rollout} }]
+${plan}
+`;
   }
 
   edgeToml(name, port, admin, rest) {
@@ -81,6 +87,12 @@ ${rest}
     const log = [];
     child.stderr.on('data', (data) => log.push(data));
     this.running.set(config, { child, log });
+  }
+  // Lets the origin stage new commits by a plan.
+  rollOutByPlan() {
+    this.write('origin.toml', this.originToml(', rollout = "careful"',
+      'rollout = [{ name = "careful", stages = [{ name = "canary", agents = "cluster-*", approve = true }, { name = "all" }] }]'));
+    this.running.get('origin.toml').child.kill('SIGHUP');
   }
   async kill(config) {
     const { child } = this.running.get(config);
