@@ -365,7 +365,8 @@ async fn a_signed_version_that_was_offered_is_offered_after_a_restart_without_an
     let mut client = rollout.site.client("h2").await;
     let is_offered = async || client.head(TARBALL, &[of(&canary), ZSTD]).await.header("weir-generation") == "8";
     rollout.site.until("it is offered", is_offered).await;
-    client.get(TARBALL, &[of(&canary), ZSTD]).await;
+    gets(&mut client, &[of(&canary)], &rollout.later, &later).await;
+    rollout.site.settled().await;
     rollout.site.origin.go_down().await;
     rollout.site.stop_edge().await;
     rollout.site.start_edge().await;
@@ -376,6 +377,8 @@ async fn a_signed_version_that_was_offered_is_offered_after_a_restart_without_an
     rollout.site.in_step().await;
     let current = rollout.stage_as(&signed(next.descriptor("shop", 9, 1).fields().clone()), 3, audience);
     rollout.until_descriptor(&mut client, &current).await;
+    gets(&mut client, &[], &rollout.in_force, &current).await;
+    rollout.site.settled().await;
     rollout.site.origin.go_down().await;
     rollout.site.stop_edge().await;
     rollout.site.start_edge().await;
