@@ -139,7 +139,7 @@ async fn end(client: &Client, arguments: &ServiceArguments, action: &str) -> any
     let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
     let before = client.get(&path, &Query::new()).await?;
     // What somebody else does meanwhile is not undone unseen.
-    let body = json!({ "action": action, "generation": before["from"]["generation"], "reason": arguments.reason });
+    let body = json!({ "action": action, "generation": before["to"]["generation"], "reason": arguments.reason });
     let (_, after) = client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
     Ok((before, after))
 }

@@ -19,8 +19,7 @@ impl Plans {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(plans);
     }
 
-    /// All plans.
-    pub fn all(&self) -> Arc<BTreeMap<RolloutName, Plan>> {
+    fn all(&self) -> Arc<BTreeMap<RolloutName, Plan>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -19,7 +19,6 @@ use super::decide::decision::Content;
 use super::decide::draft::BuiltContent;
 use super::decide::oci_form::OciContent;
 use super::error::PublishError;
-use super::plans::Plans;
 use super::publisher::Publisher;
 use super::request::{Cached, Outcome};
 use super::stored::known::{KnownService, WhileStaged};
@@ -48,7 +47,7 @@ impl Publisher {
             }
             for (number, candidate) in candidates.iter().enumerate() {
                 let own = state.services.get(&candidate.service.name).map(Box::as_ref);
-                let (settled, source) = up_to_date_or_source(candidate, own, &sources, &self.plans);
+                let (settled, source) = up_to_date_or_source(candidate, own, &sources);
                 if let Some(error) = refused.as_ref().filter(|_| !settled) {
                     cached.push(Cached::Refused(error.clone()));
                     continue;
@@ -213,7 +212,6 @@ fn up_to_date_or_source(
     candidate: &Candidate,
     own: Option<&KnownService>,
     sources: &HashMap<ContentKey, ServiceName>,
-    plans: &Plans,
 ) -> (bool, Option<ServiceName>) {
     let Candidate { service, key, .. } = candidate;
     // A pinned service whose version was lost is published anyway.
@@ -221,10 +219,8 @@ fn up_to_date_or_source(
         return (true, None);
     }
     let Some(own) = own else { return (false, sources.get(key).cloned()) };
-    let follows_same =
-        || own.current.as_ref().is_some_and(|it| it.descriptor.followed_ref() == service.followed.to_string());
-    let replaces = matches!(plans.of(service), Ok(Some(plan)) if plan.replaces());
-    match own.while_staged(key, replaces).filter(|_| own.holds() && follows_same()) {
+    let (followed, has_plan) = (service.followed.to_string(), service.rollout.is_some());
+    match own.while_staged(key, &followed, has_plan).filter(|_| own.holds()) {
         Some(WhileStaged::Waits) => return (true, None),
         Some(WhileStaged::Decides) => return (false, Some(service.name.clone())),
         None => {}

@@ -141,8 +141,7 @@ impl OperatorApi {
         }
         merge(json!(rollout));
         if let Some(state) = &rollout.by_plan {
-            let of_plan = describe(&self.rollouts, name, &rollout, state).await;
-            merge(of_plan.ok_or_else(problems::records_unreadable)?);
+            merge(describe(&self.rollouts, name, &rollout, state).await);
         }
         Ok(uncached(&answer))
     }

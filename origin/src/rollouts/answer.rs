@@ -8,13 +8,8 @@ use weir_rollout::{Counts, Reason, Standing, State, Step, VerdictKind};
 use super::driver::Rollouts;
 use super::state_name::state_name;
 
-/// The fields of the answer that a plan adds. `None`: what agents run cannot be read now.
-pub(crate) async fn describe(
-    rollouts: &Rollouts,
-    service: &ServiceName,
-    rollout: &Rollout,
-    state: &State,
-) -> Option<Value> {
+/// The fields of the answer that a plan adds.
+pub(crate) async fn describe(rollouts: &Rollouts, service: &ServiceName, rollout: &Rollout, state: &State) -> Value {
     let ended = state.verdict.as_ref().map(|verdict| Standing::Ended(verdict.kind));
     let staged = StagedByPlan {
         repository: rollout.repository.clone(),
@@ -26,7 +21,7 @@ pub(crate) async fn describe(
     // What was aborted is with no agent any more.
     let facts = match ended {
         Some(Standing::Ended(VerdictKind::Aborted)) => None,
-        _ => Some(rollouts.facts(std::slice::from_ref(&staged)).await?.pop()?),
+        _ => rollouts.facts(std::slice::from_ref(&staged)).await.and_then(|mut facts| facts.pop()),
     };
     let standing = match &facts {
         Some(facts) => match rollouts.next(&staged, facts).0 {
@@ -36,7 +31,13 @@ pub(crate) async fn describe(
         },
         None => ended,
     };
-    Some(shown(state, facts.map(|facts| facts.counts), standing.as_ref()))
+    let is_unknown = facts.is_none() && standing.is_none();
+    let mut shown = shown(state, facts.map(|facts| facts.counts), standing.as_ref());
+    if is_unknown {
+        shown["state"] = json!(if state.paused.is_some() { "paused" } else { "waiting" });
+        shown["waits_for"] = json!("this origin has not read yet which agents there are, or does not see its cluster");
+    }
+    shown
 }
 
 /// Pure: the fields of the answer.

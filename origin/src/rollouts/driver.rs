@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::join_all;
 use prometheus::Registry;
 use weir_protocol::name::ServiceName;
 use weir_publish::{Author, StagedByPlan, VersionChange};
-use weir_rollout::{Facts, Now, Soak, Standing, Step, next};
+use weir_rollout::{Counts, Facts, Now, Soak, Step, next};
 use weir_runtime::shutdown::Drain;
 
 use super::facts::all_facts;
@@ -17,8 +18,11 @@ use crate::cluster::Cluster;
 use crate::observed::Observed;
 use crate::versions::Versions;
 
-/// The pause between two passes. It is longer where a pass took long, so that at most a tenth of one processor is used.
+/// The pause between two passes. It is longer where it took long to count agents, so that at most a tenth of one processor is used.
 const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The pause after a step that could not be stored.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// What decides about rollouts, and what operators are shown of them. Clones share it.
 #[derive(Clone)]
@@ -30,6 +34,15 @@ pub(crate) struct Rollouts {
     metrics: RolloutMetrics,
     /// How long the agents of rollouts run their versions, as far as this process has seen it.
     soaks: Arc<Mutex<BTreeMap<ServiceName, Soak>>>,
+}
+
+/// What the task remembers from one pass to the next.
+#[derive(Default)]
+struct Seen {
+    /// The services that have series.
+    shown: BTreeSet<ServiceName>,
+    /// Services of which a step could not be stored, and when.
+    failed: BTreeMap<ServiceName, Instant>,
 }
 
 impl Rollouts {
@@ -47,15 +60,13 @@ impl Rollouts {
     pub(crate) fn start(&self, drain: &Drain) {
         let (rollouts, draining) = (self.clone(), drain.clone());
         drain.spawn(async move {
-            let (mut shown, mut pause) = (BTreeSet::new(), INTERVAL);
+            let (mut seen, mut pause) = (Seen::default(), INTERVAL);
             loop {
                 tokio::select! {
                     () = draining.begun() => return,
                     () = tokio::time::sleep(pause) => {}
                 }
-                let begun = Instant::now();
-                rollouts.pass(&mut shown).await;
-                pause = INTERVAL.max(begun.elapsed() * 10);
+                pause = INTERVAL.max(rollouts.pass(&mut seen).await * 10);
             }
         });
     }
@@ -75,46 +86,56 @@ impl Rollouts {
         self.soaks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what follows for everything that plans stage here. `shown`: the services that have series.
-    async fn pass(&self, shown: &mut BTreeSet<ServiceName>) {
+    /// Does what follows for everything that plans stage here. Returns how long it took to count agents.
+    async fn pass(&self, seen: &mut Seen) -> Duration {
         let catalog = &self.versions.catalog;
         let mut all = self.versions.publisher.staged_by_plans();
         all.retain(|rollout| catalog.repository(&rollout.repository).is_some());
         let present: BTreeSet<_> = all.iter().map(|rollout| rollout.service.clone()).collect();
         self.soaks().retain(|service, _| present.contains(service));
-        for gone in shown.difference(&present) {
+        seen.failed.retain(|service, _| present.contains(service));
+        for gone in seen.shown.difference(&present) {
             self.metrics.hide(gone);
         }
-        shown.clone_from(&present);
+        seen.shown = present;
         if all.is_empty() {
-            return;
+            return Duration::ZERO;
         }
-        let Some(facts) = self.facts(&all).await else { return };
+        let begun = Instant::now();
+        let Some(facts) = self.facts(&all).await else {
+            all.iter().for_each(|rollout| self.metrics.show(rollout, &Counts::default(), "waiting"));
+            return Duration::ZERO;
+        };
+        let took = begun.elapsed();
+        let mut steps = Vec::new();
         for (rollout, facts) in all.into_iter().zip(facts) {
             let (step, soak) = self.next(&rollout, &facts);
             if let Step::Stay(standing) = &step {
                 self.soaks().insert(rollout.service.clone(), soak);
                 self.metrics.show(&rollout, &facts.counts, state_name(standing));
-            } else {
-                self.advance(rollout, step).await;
+            } else if seen.failed.get(&rollout.service).is_none_or(|failed| failed.elapsed() >= RETRY_AFTER) {
+                steps.push(self.advance(rollout, step));
             }
         }
+        // At once, so that no repository waits for the store of another one, and the writers write them together.
+        let failed = join_all(steps).await.into_iter().flatten();
+        seen.failed.extend(failed.map(|service| (service, Instant::now())));
+        took
     }
 
-    async fn advance(&self, rollout: StagedByPlan, step: Step) {
+    /// Does a step. Returns the service if it could not be stored.
+    async fn advance(&self, rollout: StagedByPlan, step: Step) -> Option<ServiceName> {
         let (name, plan) = (rollout.service.clone(), rollout.state.plan.name().to_owned());
-        let Some(service) = self.versions.catalog.service(&name).filter(|it| it.repository == rollout.repository)
-        else {
-            return;
-        };
+        let service = self.versions.catalog.service(&name).filter(|it| it.repository == rollout.repository)?;
         let author = Author::origin(&format!("all stages of rollout `{plan}` are done"));
         let change = VersionChange { expected: None, author, now: SystemTime::now() };
         let done = self.versions.publisher.advance(&service, rollout, step.clone(), change).await;
         match (done, &step) {
             (Err(error), _) => {
                 tracing::warn!(service = %name, rollout = plan, %error, "a step of the rollout could not be stored; it is tried again");
+                return Some(name);
             }
-            (Ok(false), _) | (_, Step::Stay(Standing::Running(_) | Standing::Waiting(_) | Standing::Ended(_))) => {}
+            (Ok(false), _) | (_, Step::Stay(_)) => {}
             (Ok(true), Step::Begin { stage, .. }) => {
                 tracing::info!(service = %name, rollout = plan, stage, "a stage of the rollout begins");
             }
@@ -132,5 +153,6 @@ impl Rollouts {
         if matches!(step, Step::Promote | Step::Abort(_)) {
             self.versions.resolve_again(&service);
         }
+        None
     }
 }

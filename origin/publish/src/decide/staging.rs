@@ -10,7 +10,7 @@ use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::staged::{Audience, Staged};
-use weir_rollout::{Plan, State};
+use weir_rollout::State;
 use weir_source::Service;
 
 use super::decision::{published, republished, rewritten};
@@ -54,9 +54,9 @@ fn step(before: Option<&Staging>, digest: &TarballDigest, audience: Option<&Audi
 }
 
 impl StagedFor {
-    /// Nobody, until the first stage of the plan begins.
-    pub(super) fn plan(plan: Plan, now: SystemTime) -> Self {
-        Self { audience: None, rollout: Some(State::new(plan, now)) }
+    /// Nobody, until the first stage of the rollout begins.
+    pub(super) fn by_plan(rollout: State) -> Self {
+        Self { audience: None, rollout: Some(rollout) }
     }
 }
 
@@ -129,6 +129,10 @@ impl Draft<'_> {
                 ended.clone_from(&row.staged);
                 let version = self.staged_version(&row, service, source, staged_over, now)?;
                 unstage(&mut row, now);
+                if let Some(never_had) = ended.as_ref().filter(|ended| !ended.has_begun()) {
+                    // It would only take the place of versions to go back to.
+                    row.retained.retain(|of| !of.only_staged || of.version.digest != never_had.digest);
+                }
                 let generation = parsed(&version)?.publication().generation;
                 retain_staged(&mut row, version, now);
                 generation
@@ -141,6 +145,7 @@ impl Draft<'_> {
             since: unix_milliseconds(now),
             audience: to.audience,
             rollout: to.rollout,
+            followed_ref: by_plan.then(|| service.followed.to_string()),
             was_tip,
             author: author.clone(),
         });

@@ -96,7 +96,7 @@ impl Draft<'_> {
         action: Action,
         change: &VersionChange,
     ) -> Result<(), StageError> {
-        let (mut row, _) = self.expected(service, change)?;
+        let (mut row, _) = self.expected_of_rollout(service, change)?;
         let state = row.staged.as_ref().and_then(|staged| staged.rollout.clone());
         let state = state.ok_or_else(|| StageError::NoPlan(service.name.clone()))?;
         let Author { by, reason } = change.author.clone();

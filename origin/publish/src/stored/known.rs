@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_rollout::State;
+use weir_rollout::{Plan, State};
 use weir_source::Pin;
 use weir_store::Version;
 use weir_tarball::ContentKey;
@@ -56,8 +56,8 @@ pub(crate) struct KnownService {
     pub(crate) has_unknown_audience: bool,
     /// The staged version, if there is one.
     pub(crate) staged: Option<KnownStaged>,
-    /// The key of what was staged and aborted.
-    pub(crate) aborted: Option<ContentKey>,
+    /// What was staged and aborted, while its content waits.
+    pub(crate) aborted: Option<KnownAborted>,
     pub(crate) current: Option<KnownVersion>,
     pub(crate) pin: Option<Pin>,
     pub(crate) retained: Vec<KnownRetained>,
@@ -83,8 +83,17 @@ pub(crate) struct KnownStaged {
     pub(crate) generation: Generation,
     /// See [`Staging::rollout`](super::row::Staging).
     pub(crate) rollout: Option<Arc<State>>,
+    /// See [`Staging::followed_ref`](super::row::Staging).
+    followed_ref: Option<String>,
     /// See [`Staging::was_tip`](super::row::Staging).
     pub(crate) was_tip: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct KnownAborted {
+    key: ContentKey,
+    followed_ref: Option<String>,
+    is_lifted_by_another_tip: bool,
 }
 
 /// What a tip does while something is staged.
@@ -160,10 +169,14 @@ impl KnownService {
             has_unknown_audience: row.has_unknown_audience(),
             staged: row.staged.as_ref().and_then(|staged| {
                 let key = row.version(&staged.digest)?.key;
-                let Staging { digest, generation, rollout, was_tip, .. } = staged.clone();
-                Some(KnownStaged { key, digest, generation, rollout: rollout.map(Arc::new), was_tip })
+                let Staging { digest, generation, rollout, followed_ref, was_tip, .. } = staged.clone();
+                Some(KnownStaged { key, digest, generation, rollout: rollout.map(Arc::new), followed_ref, was_tip })
             }),
-            aborted: row.aborted.as_ref().map(|aborted| aborted.key),
+            aborted: row.aborted.as_ref().filter(|aborted| aborted.refuses()).map(|aborted| KnownAborted {
+                key: aborted.key,
+                followed_ref: aborted.followed_ref.clone(),
+                is_lifted_by_another_tip: aborted.is_lifted_by_another_tip(),
+            }),
             pin: row.pin.as_ref().map(row::Pin::shown),
             retained: retained.collect(),
             other_key: None,
@@ -196,20 +209,31 @@ impl KnownService {
         !self.is_moving && self.current.as_ref().is_some_and(is_last)
     }
 
-    /// What a tip does that has this key and follows the same ref, while something is staged or was aborted. `None`: it is
-    /// published or staged as always. `replaces`: it takes the place of what the plan of the service stages.
-    pub(crate) fn while_staged(&self, key: &ContentKey, replaces: bool) -> Option<WhileStaged> {
-        if self.aborted.as_ref() == Some(key) {
-            return Some(WhileStaged::Waits);
+    /// What a tip with this key does while something is staged or was aborted. `None`: it is published or staged as always.
+    pub(crate) fn while_staged(&self, key: &ContentKey, followed: &str, has_plan: bool) -> Option<WhileStaged> {
+        let follows_same = self.current.as_ref().is_some_and(|it| it.descriptor.followed_ref() == followed);
+        let follows = |of: &Option<String>| of.as_ref().map_or(follows_same, |of| of == followed);
+        if let Some(aborted) = self.aborted.as_ref().filter(|aborted| follows(&aborted.followed_ref)) {
+            if aborted.key == *key {
+                return Some(WhileStaged::Waits);
+            }
+            if aborted.is_lifted_by_another_tip && self.is_at(key) {
+                return Some(WhileStaged::Decides);
+            }
         }
         let staged = self.staged.as_ref()?;
+        let has_begun = staged.rollout.as_ref().is_none_or(|rollout| rollout.stage.is_some());
+        if !follows(&staged.followed_ref) || !has_plan && !has_begun {
+            return None;
+        }
         if self.is_at(key) {
             return staged.was_tip.then_some(WhileStaged::Decides);
         }
         if staged.key == *key {
             return Some(if staged.was_tip { WhileStaged::Waits } else { WhileStaged::Decides });
         }
-        let is_replaced = staged.rollout.as_ref().is_some_and(|rollout| replaces || rollout.stage.is_none());
+        let plan = staged.rollout.as_ref().and_then(|rollout| rollout.plan.known());
+        let is_replaced = !has_begun || plan.is_some_and(Plan::replaces);
         (!is_replaced).then_some(WhileStaged::Waits)
     }
 

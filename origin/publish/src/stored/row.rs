@@ -96,6 +96,9 @@ pub(crate) struct Staging {
     /// Where the rollout stands whose plan stages it. `None`: an operator staged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rollout: Option<State>,
+    /// The ref that led to it, if a plan stages it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) followed_ref: Option<String>,
     /// The ref of the service has led to its content since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) was_tip: bool,
@@ -118,6 +121,24 @@ pub(crate) struct Aborted {
     /// Where the rollout stood whose plan staged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rollout: Option<State>,
+    /// The ref that led to it, if a plan staged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) followed_ref: Option<String>,
+    /// Its content may be staged again: the ref has led to another one since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_lifted: bool,
+}
+
+impl Aborted {
+    /// Whether its content waits.
+    pub(crate) fn refuses(&self) -> bool {
+        !self.is_lifted
+    }
+
+    /// Whether it came from the ref: then another tip lifts the abort. What an operator staged may still come there.
+    pub(crate) fn is_lifted_by_another_tip(&self) -> bool {
+        !self.is_lifted && self.rollout.is_some()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
