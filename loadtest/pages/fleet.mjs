@@ -136,11 +136,11 @@ export async function aService(site, page) {
   await says(page, '#service-state', /^[0-9a-f]{12} is published, since [^.]*\.$/);
   check('a difference, a rollback and an unpin by keyboard, each confirmed with a reason; weir and the API agree');
 
-  site.git('-C', site.path('upstream'), 'checkout', '--quiet', '-b', 'next');
-  const commit = site.commit('three');
-  site.git('-C', site.path('upstream'), 'checkout', '--quiet', 'main');
+  // On a branch of its own: the service follows the HEAD of the repository.
+  site.git('-C', site.path('upstream'), 'worktree', 'add', '--quiet', '-b', 'next', site.path('next'));
+  const commit = site.commit('three', 'next');
   await until('it is staged', async () => (await site.operators('/v1/services/shop-prod/stage', { revision: commit, for: [{ agents: 'cluster-*' }], reason: 'CHG-7' })).state === 'running');
-  await says(page, '#rollout-words', /^Staged for .* by token: CHG-7\. Agents that get it: named cluster-\*\.$/);
+  await says(page, '#rollout-words', /^Staged since .* UTC, by token: CHG-7\. Agents that get it: named cluster-\*\.$/);
   await says(page, '#stages', /all that get it.*\s1\s+1\s+0\s+0/);
   await says(page, '#service-spread', new RegExp(`${commit.slice(0, 12)} \\(staged\\): 1`));
   await look(page, 'fleet-staged');
@@ -156,12 +156,12 @@ export async function aService(site, page) {
   await page.evaluate(() => {
     const version = { digest: 'b3-1', revision_id: 'sha1:1', generation: 1 };
     const rollout = { to: version, from: version, plan: 'careful', stage: 'canary', state: 'waiting', waits_for: 'an approval', actions: ['approve', 'abort'],
-      stages: [{ name: 'canary', state: 'done', expected: 3, done: 3, failed: 0, silent: 0 }, { name: 'all' }] };
+      stages: [{ name: 'canary', expected: 3, done: 3, failed: 0, silent: 0 }, { name: 'all' }] };
     showRollout(rollout, Date.now());
     showServiceState({ name: 'shop-prod', document: { status: null }, rollout }, { role: 'deliver' }, Date.now());
   });
-  assert.equal(await text(page, '#rollout-words'), 'Waiting, by –. By the plan careful, in the stage canary. It waits for: an approval.');
-  assert.match(await text(page, '#stages'), /canary\s+done\s+3\s+3\s+0\s+0\s+all\s+–\s+–\s+–\s+–\s+–/);
+  assert.equal(await text(page, '#rollout-words'), 'Waiting. By the plan careful, in the stage canary. It waits for: an approval.');
+  assert.match(await text(page, '#stages'), /canary\s+in progress\s+3\s+3\s+0\s+0\s+all\s+–\s+–\s+–\s+–\s+–/);
   assert.equal((await text(page, '#rollout-actions')).trim(), 'Approve Abort');
   check('what is staged is seen and promoted; stages and actions of a plan are shown');
 }

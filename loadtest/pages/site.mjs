@@ -75,11 +75,11 @@ ${rest}
   path(name) { return join(this.folder, name); }
   write(name, text) { writeFileSync(this.path(name), text); }
   git(...options) { execFileSync('git', ['-c', 'user.name=weir', '-c', 'user.email=weir@example.org', ...options]); }
-  commit(text) {
-    this.write('upstream/file', text);
-    this.git('-C', this.path('upstream'), 'add', 'file');
-    this.git('-C', this.path('upstream'), 'commit', '--quiet', `--message=${text}`);
-    return execFileSync('git', ['-C', this.path('upstream'), 'rev-parse', 'HEAD'], { encoding: 'utf8' }).trim();
+  commit(text, checkout = 'upstream') {
+    this.write(`${checkout}/file`, text);
+    this.git('-C', this.path(checkout), 'add', 'file');
+    this.git('-C', this.path(checkout), 'commit', '--quiet', `--message=${text}`);
+    return execFileSync('git', ['-C', this.path(checkout), 'rev-parse', 'HEAD'], { encoding: 'utf8' }).trim();
   }
 
   start(program, config) {

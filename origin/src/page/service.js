@@ -52,14 +52,14 @@ function showRollout(rollout, now) {
     .filter(Boolean).join(' with ') || JSON.stringify(one));
   const audience = [...selectors, ...(percent ? [`${percent} % of all agents`] : [])].join(', ');
   say('rollout-words', !staged ? 'Nothing is staged.' : [
-    `${state === 'running' ? 'Staged' : state[0].toUpperCase() + state.slice(1)}${since ? ` for ${duration(secondsSince(since, now))}` : ''}, by ${byWhom(rollout)}.`,
+    `${state === 'running' ? 'Staged' : state[0].toUpperCase() + state.slice(1)}${since ? ` since ${dateOf(since)}` : ''}${rollout.by ? `, by ${byWhom(rollout)}` : ''}.`,
     plan ? `By the plan ${plan.name || plan}${stage !== undefined && stage !== null ? `, in the stage ${stage.name || stage}` : ''}.` : '',
     audience ? `Agents that get it: ${audience}.` : '', waitsFor ? `${['stopped', 'aborted'].includes(state) ? 'Why' : 'It waits for'}: ${typeof waitsFor === 'string' ? waitsFor : JSON.stringify(waitsFor)}.` : '',
   ].filter(Boolean).join(' '), ['stopped', 'aborted'].includes(state) ? 'bad' : ['waiting', 'paused'].includes(state) ? 'warn' : '');
   byId('rollout-versions').replaceChildren(...(staged ? [named(staged), ' over ', named(from), ' ', button('Compare', `diff ${from.digest} ${staged.digest}`)] : []));
   const number = (value) => ({ number: value === undefined || value === null ? '–' : whole.format(value) });
   byId('stages').hidden = !stages?.length;
-  tableRows('stages', (stages || []).map((one, at) => [one.name || (stages.length > 1 ? `${at + 1}` : 'all that get it'), one.state || '–',
+  tableRows('stages', (stages || []).map((one, at) => [one.name || (stages.length > 1 ? `${at + 1}` : 'all that get it'), one.state || (one.name && one.name === stage ? 'in progress' : '–'),
     ...['expected', 'done', 'failed', 'silent'].map((name) => number(one[name]))]));
   byId('staged-agents').hidden = !agents?.length;
   tableRows('staged-agents', (agents || []).map((one) => [to([['agent', one.agent]], one.agent), make('span', { class: 'bad' }, one.problem), one.text]));
