@@ -11,10 +11,12 @@ use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
 use crate::cluster::ClusterMetrics;
 use crate::fleet::FleetMetrics;
+use crate::freezes::FreezeMetrics;
 use crate::member_client::MemberMetrics;
 use crate::metrics::OriginMetrics;
 use crate::names::NameMetrics;
 use crate::operator_api::OperatorMetrics;
+use crate::rollouts::RolloutMetrics;
 
 /// The table of an origin's families, for the reference.
 pub fn families() -> Vec<Family> {
@@ -27,6 +29,8 @@ pub fn families() -> Vec<Family> {
         ClusterMetrics::FAMILIES,
         NameMetrics::FAMILIES,
         FleetMetrics::FAMILIES,
+        FreezeMetrics::FAMILIES,
+        RolloutMetrics::FAMILIES,
     ];
     let of_listeners =
         [OperatorMetrics::FAMILIES, CertificateMetrics::FAMILIES, BoundMetrics::FAMILIES, AccessLog::families()];

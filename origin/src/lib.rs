@@ -21,6 +21,7 @@ mod event_log;
 mod families;
 mod fleet;
 mod fleet_gauges;
+mod freezes;
 mod last_seen;
 mod lost_definitions;
 mod member_api;

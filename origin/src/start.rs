@@ -34,6 +34,7 @@ use crate::config::{Config, rollouts};
 use crate::edge_api::{EdgeApi, Events, InCluster, PartStatements};
 use crate::event_log::EventLog;
 use crate::fleet::{FleetBounds, FleetMetrics, FleetStore, MayShard};
+use crate::freezes::FreezeStore;
 use crate::lost_definitions::LostDefinitions;
 use crate::member_api::MemberApi;
 use crate::member_client::MemberClient;
@@ -97,6 +98,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         load(&config, &data_dir, options, (&registry, &metrics), &starting).await?;
     warn_without_git().await?;
     publisher.plans.set(rollouts::by_name(&config.rollouts));
+    // Before anything is published.
+    let freezes = FreezeStore::start(&records, publisher.freezes.clone(), joining.is_some(), &registry).await?;
 
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), drain).await;
     let may_shard = joining.as_ref().map(|(cluster, _)| cluster.knows_shards());
@@ -131,6 +134,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let joined = joining.as_ref().map(|(cluster, _)| cluster.clone());
     let rollouts = Rollouts::new(versions.clone(), observed.clone(), joined, &registry)?;
     rollouts.start(drain);
+    freezes.follow(versions.clone(), drain);
 
     let streams = config.limits.event_streams;
     let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), drain);
@@ -147,7 +151,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         catalog.clone(),
         editor.clone(),
         versions.clone(),
-        (fleet.clone(), observed, access.clone(), rollouts),
+        (fleet.clone(), observed, access.clone()),
+        (rollouts, freezes),
         &config,
         (&registry, &metrics.bounds),
     )?;

@@ -8,7 +8,8 @@ use weir_protocol::descriptor::Descriptor;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
-use weir_publish::Time;
+use weir_publish::{Frozen, Time};
+use weir_rollout::Freeze;
 use weir_runtime::admin::Readiness;
 use weir_source::{Condition, Lost, Pin, PollFailure, Service, ServiceConfig, WithoutPin};
 use weir_upstream::{FetchSnapshot, RepositoryConfig};
@@ -134,6 +135,7 @@ pub(crate) fn state_of_service(
             "stepping_back": null,
             "seen": null,
             "pinned": null,
+            "frozen": null,
             "published": null,
         })
     };
@@ -277,8 +279,19 @@ fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
             }
             _ => Value::Null,
         },
+        "frozen": worker.and_then(|worker| worker.frozen(&service.name)).map(|frozen| frozen_by(&frozen)),
         "published": current.map(|descriptor| published(&descriptor)),
     })
+}
+
+/// Nothing new is published of a service meanwhile. Of what has never been read only the reason is known.
+fn frozen_by(frozen: &Frozen) -> Value {
+    match frozen {
+        Frozen::By(Freeze { name, until, reason, .. }) => {
+            json!({ "name": name, "until": until.map(time), "reason": reason })
+        }
+        Frozen::Unknown => json!({ "name": null, "until": null, "reason": frozen.to_string() }),
+    }
 }
 
 fn published(descriptor: &Descriptor) -> Value {

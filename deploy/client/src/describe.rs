@@ -39,6 +39,11 @@ pub(crate) async fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
     let client = Client::new(&arguments.connection)?;
     match kind {
         Shown::Objects(kind) => object(&client, *kind, name, output).await,
+        Shown::Freezes => {
+            let freeze = client.get(&format!("/v1/freezes/{}", segment(name)?), &Query::new()).await?;
+            let as_json = output.output == Format::Json;
+            Ok(print(if as_json { pretty(&freeze) } else { lines(&freeze, 0).join("\n") })?)
+        }
         Shown::Edges => edge(&client, name, output).await,
         Shown::Members => member(&client, name, output).await,
     }

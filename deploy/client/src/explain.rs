@@ -10,6 +10,7 @@ use weir_runtime::output::print;
 use crate::connection::ConnectionArguments;
 use crate::describe::output_of;
 use crate::edge::EdgeArguments;
+use crate::freeze;
 use crate::http::{Client, Query, if_permitted};
 use crate::kind::{Kind, segment};
 use crate::pin;
@@ -85,11 +86,8 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
     let row = found.row.as_ref().unwrap_or(&Value::Null);
     let mut lines = vec![format!("{service} at {agent}: {}", verdict(found, status))];
     let mut line = |what: &str, said: String| lines.push(format!("  {what:10} {said}"));
-    if status["pinned"].is_object() {
-        line("pinned", format!("it is {}; `weir unpin {service}` lets it follow again", pin::pinned(status, clock)));
-    }
-    if let Some(said) = staged::line(service, &found.rollout, clock) {
-        line("staged", said);
+    for (what, said) in held(service, status, &found.rollout, clock) {
+        line(what, said);
     }
     match &found.service {
         None => line("defined", "no: no service of the hub has this name".to_owned()),
@@ -150,6 +148,15 @@ fn story(agent: &str, service: &str, found: &Found, clock: Clock) -> Vec<String>
         }
     }
     lines
+}
+
+/// What keeps new commits of the service from the agent.
+fn held(service: &str, status: &Value, rollout: &Value, clock: Clock) -> impl Iterator<Item = (&'static str, String)> {
+    let pinned = || format!("it is {}; `weir unpin {service}` lets it follow again", pin::pinned(status, clock));
+    let pinned = status["pinned"].is_object().then(pinned);
+    let (frozen, staged) = (freeze::frozen(status, clock), staged::line(service, rollout, clock));
+    let all = [("pinned", pinned), ("frozen", frozen), ("staged", staged)];
+    all.into_iter().filter_map(|(what, said)| Some((what, said?)))
 }
 
 /// What a problem is, since when, and how often.

@@ -123,6 +123,11 @@ async fn list(
         // What agents are comes from what edges hear, and not only from entries.
         Shown::Objects(Kind::Agent) => ("agent", client.list("/v1/fleet/agents", query, "agents").await?),
         Shown::Objects(kind) => ("name", (client.with_states(kind, query).await?, Value::Null)),
+        Shown::Freezes => {
+            let mut answer = client.get("/v1/freezes", query).await?;
+            let entries = answer["freezes"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            ("name", (entries, Value::Null))
+        }
         Shown::Edges | Shown::Members => {
             let mut query = query.clone();
             // The names of what members own, where they are shown.
@@ -198,6 +203,7 @@ pub(crate) fn table(kind: Shown, entries: &[Value], clock: Clock, is_wide: bool)
         ),
         Shown::Objects(Kind::Assignment) => (&["NAME", "AGENTS", "LABELS", "SERVICES"], &["DEFINED-BY"]),
         Shown::Objects(Kind::Issuer) => (&["NAME", "ISSUER", "AGENT", "KEYS"], &["SERVICES", "DEFINED-BY"]),
+        Shown::Freezes => (&["NAME", "SERVICES", "ENDS", "REASON"], &[]),
         Shown::Edges => (&["NAME", "STATE", "SINCE", "HEARD", "AGENTS", "ROWS"], &["VERSION", "VIA"]),
         Shown::Members => (&["NAME", "STATE", "ZONE", "REPOSITORIES"], &["URL", "SESSION", "OWNS"]),
     };
@@ -262,6 +268,7 @@ fn cells(kind: Shown, entry: &Value, clock: Clock) -> Vec<String> {
             let keys = entry["jwks"]["url"].as_str().map_or(keys, ToOwned::to_owned);
             vec![of("name"), of("issuer"), of("agent"), keys, of("services"), of("defined_by")]
         }
+        Shown::Freezes => vec![of("name"), of("services"), clock.time(&entry["until"]), of("reason")],
         Shown::Edges => vec![
             of("name"),
             of("state"),

@@ -64,18 +64,20 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     Objects(Kind),
+    Freezes,
     Edges,
     Members,
 }
 
 impl ValueEnum for Shown {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [Shown; 7] = [
+        const ALL: [Shown; 8] = [
             Shown::Objects(Kind::Repository),
             Shown::Objects(Kind::Service),
             Shown::Objects(Kind::Agent),
             Shown::Objects(Kind::Assignment),
             Shown::Objects(Kind::Issuer),
+            Shown::Freezes,
             Shown::Edges,
             Shown::Members,
         ];
@@ -85,6 +87,9 @@ impl ValueEnum for Shown {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
             Self::Objects(kind) => kind.to_possible_value(),
+            Self::Freezes => {
+                Some(PossibleValue::new("freezes").alias("freeze").help("Of which services nothing new is published"))
+            }
             Self::Edges => Some(PossibleValue::new("edges").alias("edge").help("Caches that report what agents run")),
             Self::Members => Some(PossibleValue::new("members").alias("member").help("The origins of the hub")),
         }
@@ -95,6 +100,7 @@ impl Shown {
     pub(crate) fn singular(self) -> &'static str {
         match self {
             Self::Objects(kind) => kind.singular(),
+            Self::Freezes => "freeze",
             Self::Edges => "edge",
             Self::Members => "member",
         }
@@ -103,6 +109,7 @@ impl Shown {
     pub(crate) fn plural(self) -> &'static str {
         match self {
             Self::Objects(kind) => kind.plural(),
+            Self::Freezes => "freezes",
             Self::Edges => "edges",
             Self::Members => "members",
         }

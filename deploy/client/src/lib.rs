@@ -11,6 +11,7 @@ mod doctor;
 mod edge;
 mod explain;
 mod fleet;
+mod freeze;
 mod get;
 mod history;
 mod http;
@@ -53,7 +54,7 @@ pub enum ClientCommand {
     /// Is all well? What is not, and since when
     Status(status::StatusArguments),
 
-    /// List services, repositories, agents, assignments, issuers, edges or members
+    /// List services, repositories, agents, assignments, issuers, freezes, edges or members
     #[command(after_long_help = get::EXAMPLES)]
     Get(get::GetArguments),
 
@@ -97,6 +98,13 @@ pub enum ClientCommand {
 
     /// Let a service follow its ref again
     Unpin(deliver::ServiceArguments),
+
+    /// Publish nothing new of some services for a while
+    #[command(after_long_help = freeze::EXAMPLES)]
+    Freeze(freeze::FreezeArguments),
+
+    /// End a freeze
+    Unfreeze(freeze::UnfreezeArguments),
 
     /// Poll the upstream of a repository now
     Refresh(deliver::RepositoryArguments),
@@ -148,6 +156,8 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
             ClientCommand::Rollout { command } => rollout::run(&command).await,
             ClientCommand::Pin(arguments) => deliver::pin(&arguments).await,
             ClientCommand::Unpin(arguments) => deliver::unpin(&arguments).await,
+            ClientCommand::Freeze(arguments) => freeze::freeze(&arguments).await,
+            ClientCommand::Unfreeze(arguments) => freeze::unfreeze(&arguments).await,
             ClientCommand::Refresh(arguments) => deliver::refresh(&arguments).await,
             ClientCommand::Confirm(arguments) => deliver::confirm(&arguments).await,
             ClientCommand::Apply(arguments) => apply::apply(&arguments).await,

@@ -9,6 +9,7 @@ use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
 use crate::deliver::ServiceArguments;
+use crate::freeze;
 use crate::history::HistoryArguments;
 use crate::http::{Client, Query, TimedOut};
 use crate::kind::Kind;
@@ -151,7 +152,13 @@ async fn status(arguments: &HistoryArguments) -> anyhow::Result<()> {
     match output.output {
         Format::Json => print(pretty(&rollout))?,
         Format::Name => staged::failing(&rollout).try_for_each(|agent| print(text(&agent["agent"])))?,
-        Format::Table | Format::Wide => print(staged::shown(service, &rollout, output.clock(), output.is_wide()))?,
+        Format::Table | Format::Wide => {
+            print(staged::shown(service, &rollout, output.clock(), output.is_wide()))?;
+            let document = client.find(&Kind::Service.path(service)?).await?.unwrap_or_default();
+            if let Some(frozen) = freeze::frozen(&document["status"], output.clock()) {
+                print(format_args!("{service} is {frozen}."))?;
+            }
+        }
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use weir_runtime::output::print;
 
 use crate::connection::ConnectionArguments;
+use crate::freeze;
 use crate::http::{Client, Query, is_elsewhere};
 use crate::kind::Kind;
 use crate::not_known;
@@ -144,6 +145,10 @@ fn report(answers: &Answers, clock: Clock) -> Report {
     named(&mut pinned, "service", services.iter().filter(is_pinned), |one| {
         format!("{} is {}", text(&one["name"]), pin::pinned(&one["status"], clock))
     });
+    let is_frozen = |each: &&Value| each["status"]["frozen"].is_object();
+    named(&mut pinned, "service", services.iter().filter(is_frozen), |one| {
+        format!("{} is {}", text(&one["name"]), freeze::frozen(&one["status"], clock).unwrap_or_default())
+    });
     let of = match services_of_operator.as_array() {
         Some(_) => format!(" (the services {} and their agents alone)", text(services_of_operator)),
         None => String::new(),
@@ -206,7 +211,7 @@ mod tests {
         assert_eq!(said.numbers[0], "repositories  1, 1 healthy");
         assert!(said.text("hub.example").starts_with("hub.example: all is well\n"));
         let at = "2026-01-02T03:04:05Z";
-        // What is pinned is well. An operator of some services is not told that all of the hub is.
+        // What is pinned or frozen is well. An operator of some services is not told that all of the hub is.
         let held = Answers {
             services: vec![json!({"name": "shop-a", "status": {"condition": "pinned",
                 "pinned": {"since": at, "by": "ana", "reason": "INC-42"}, "published": {"version": "1.2.0"}}})],

@@ -18,6 +18,7 @@ use super::decide::draft::Rules;
 use super::decide::generation;
 use super::decide::signer::Signer;
 use super::error::PublishError;
+use super::freezes::Freezes;
 use super::metrics::PublishMetrics;
 use super::plans::Plans;
 use super::publisher::Publisher;
@@ -97,11 +98,11 @@ pub async fn open(
         generation::check_lowering(generation_floor, SystemTime::now()).map_err(PublishError::NotLowered)?;
     }
     metrics.store_created.set(i64::try_from(unix_milliseconds(identity.created_at) / 1000).unwrap_or(i64::MAX));
-    let plans = Plans::default();
+    let (plans, freezes, versions) = (Plans::default(), Freezes::default(), retention.versions);
     let shared = Arc::new(Shared {
         objects,
         records,
-        rules: Rules { generation_floor, lower_generations, clocks, versions: retention.versions, signer, plans },
+        rules: Rules { generation_floor, lower_generations, clocks, versions, signer, plans, freezes },
         grace_period: retention.gc_grace_period,
         announce,
         metrics,
@@ -143,6 +144,7 @@ pub async fn open(
         deltas: Deltas { repositories: repositories.clone() },
         mirrors: Mirrors { repositories: repositories.clone() },
         plans: repositories.shared.rules.plans.clone(),
+        freezes: repositories.shared.rules.freezes.clone(),
         repositories,
         identity,
     };

@@ -47,7 +47,10 @@ impl Publisher {
             }
             for (number, candidate) in candidates.iter().enumerate() {
                 let own = state.services.get(&candidate.service.name).map(Box::as_ref);
-                let (settled, source) = up_to_date_or_source(candidate, own, &sources);
+                let (settled, source) = match self.is_held(candidate, own, now) {
+                    true => (true, None),
+                    false => up_to_date_or_source(candidate, own, &sources),
+                };
                 if let Some(error) = refused.as_ref().filter(|_| !settled) {
                     cached.push(Cached::Refused(error.clone()));
                     continue;
@@ -75,6 +78,13 @@ impl Publisher {
             cached[number] = Cached::UpToDate;
         }
         Ok(cached)
+    }
+
+    /// Whether a freeze keeps what is in force.
+    fn is_held(&self, candidate: &Candidate, own: Option<&KnownService>, now: SystemTime) -> bool {
+        let Candidate { service, key, .. } = candidate;
+        let is_other = |own: &KnownService| own.current.is_some() && own.holds() && !own.is_at(key);
+        own.is_some_and(is_other) && self.freezes.of(&service.name, now).is_some()
     }
 
     /// Publishes a build whose frames were stored through `attempt`.

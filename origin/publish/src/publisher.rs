@@ -13,6 +13,7 @@ use weir_source::Service;
 
 use super::decide::draft::Draft;
 use super::error::{PublishError, VersionChangeError};
+use super::freezes::Freezes;
 use super::plans::Plans;
 use super::read::queries::Queries;
 use super::read::reloads::Reloads;
@@ -46,6 +47,8 @@ pub struct Publisher {
     pub mirrors: Mirrors,
     /// The plans that services may name.
     pub plans: Plans,
+    /// The services of which nothing new is published now.
+    pub freezes: Freezes,
     /// The store.
     pub identity: StoreIdentity,
 }

@@ -10,6 +10,7 @@
 mod action;
 mod counts;
 mod decision;
+mod freeze;
 mod period;
 mod plan;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod window;
 pub use self::action::{Action, ActionError};
 pub use self::counts::{AgentProblem, AgentRow, Counts, MAX_NAMED, Named, ServiceRow, StageCount, Tally, Target};
 pub use self::decision::{Facts, Now, Progress, Reason, Soak, Standing, Step, next};
+pub use self::freeze::{Freeze, MAX_PATTERNS};
 pub use self::plan::{MAX_STAGES, MAX_WINDOWS, OnFailure, Plan, PlanError, Stage};
 pub use self::state::{Approval, Cause, Mark, State, StoredPlan, Verdict, VerdictKind};
 pub use self::tip::{Contents, Staged, TipStep, on_tip};

@@ -153,21 +153,21 @@ impl StoredPlan {
 }
 
 /// A time that may be absent.
-mod optional_time {
+pub(crate) mod optional_time {
     use std::time::SystemTime;
 
     use serde::{Deserialize, Deserializer, Serializer};
     use weir_protocol::descriptor::rfc3339;
 
     #[expect(clippy::ref_option, reason = "serde passes a reference")]
-    pub(super) fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
         match time {
             Some(time) => rfc3339::serialize(time, serializer),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
         #[derive(Deserialize)]
         struct Time(#[serde(with = "rfc3339")] SystemTime);
         Ok(Option::<Time>::deserialize(deserializer)?.map(|time| time.0))

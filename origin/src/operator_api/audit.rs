@@ -1,5 +1,7 @@
 //! The audit log of operators' changes: who, what, and the result.
 
+use std::time::SystemTime;
+
 use http::{Method, Response, StatusCode};
 use serde::Deserialize;
 use weir_protocol::assignment::{Agent, Assignment};
@@ -34,7 +36,8 @@ impl Facts {
         struct Stated {
             reason: String,
         }
-        if matches!(route, Route::Rollback(_) | Route::Pin(_) | Route::Stage(_) | Route::Rollout(_)) {
+        if matches!(route, Route::Rollback(_) | Route::Pin(_) | Route::Stage(_) | Route::Rollout(_) | Route::Freeze(_))
+        {
             let stated = serde_json::from_slice::<Stated>(body).ok();
             self.given_reason = stated.map(|stated| {
                 let mut reason: String = stated.reason.chars().take(LONGEST_REASON).collect();
@@ -80,6 +83,7 @@ impl OperatorApi {
             Route::Repository(name) => Some(version(&definitions.repositories.get(name)?.document)),
             Route::Agent(name) => Some(version(&self.fleet.get::<Agent>(name)?.0)),
             Route::Assignment(name) => Some(version(&self.fleet.get::<Assignment>(name)?.0)),
+            Route::Freeze(name) => Some(version(&self.freezes.get(name, SystemTime::now())?)),
             Route::Issuer(name) => Some(version(&self.fleet.get::<Issuer>(name)?.0)),
             _ => None,
         }

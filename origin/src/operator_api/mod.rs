@@ -11,6 +11,7 @@ mod document;
 mod dry_run;
 mod fleet;
 mod forward;
+mod freezes;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hidden;
@@ -80,6 +81,7 @@ use crate::access::SentList;
 use crate::catalog::{Catalog, Edit, Editor};
 use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument, OperatorRole};
 use crate::fleet::FleetStore;
+use crate::freezes::FreezeStore;
 use crate::observed::{Forgotten, Observed};
 use crate::rollouts::Rollouts;
 use crate::versions::Versions;
@@ -100,6 +102,7 @@ pub(crate) struct OperatorApi {
     fleet: FleetStore,
     observed: Observed,
     rollouts: Rollouts,
+    freezes: FreezeStore,
     assignment_dry_runs: Arc<Semaphore>,
     /// What edges get.
     access_list: watch::Receiver<Arc<SentList>>,
@@ -123,7 +126,8 @@ impl OperatorApi {
         catalog: Arc<Catalog>,
         editor: Editor,
         versions: Versions,
-        (fleet, observed, access_list, rollouts): (FleetStore, Observed, watch::Receiver<Arc<SentList>>, Rollouts),
+        (fleet, observed, access_list): (FleetStore, Observed, watch::Receiver<Arc<SentList>>),
+        (rollouts, freezes): (Rollouts, FreezeStore),
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
@@ -145,6 +149,7 @@ impl OperatorApi {
             fleet,
             observed,
             rollouts,
+            freezes,
             assignment_dry_runs,
             access_list,
             secrets_dir,
@@ -360,6 +365,8 @@ impl OperatorApi {
             }
             (Route::Rollout(name), _) => self.rollout(name).await,
             (Route::DryRun(name), _) => self.dry_run(name, &head, body).await,
+            (Route::Freezes, _) => self.list_freezes(&head, &caller.may).await,
+            (Route::Freeze(name), _) => self.freeze(name, action, &head, body, &caller.may).await,
             (Route::Agents, _) => self.entries::<Agent>(&head).await,
             (Route::Agent(name), _) => self.entry::<AgentConfig>(name, action, &head, body).await,
             (Route::Assignments, _) => self.entries::<Assignment>(&head).await,

@@ -39,6 +39,28 @@ impl Permissions {
         matches(self.services.as_ref(), service.as_str())
     }
 
+    /// Whether all services that these patterns match are among those of the operator. A pattern that matches another one as
+    /// a text matches all that this one does.
+    pub(super) fn has_all(&self, patterns: &[NameGlob]) -> bool {
+        patterns.iter().all(|pattern| matches(self.services.as_ref(), pattern.as_str()))
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// They match others too.
+    pub(super) fn check_all(&self, patterns: &[NameGlob]) -> Result<(), Problem> {
+        if self.has_all(patterns) { Ok(()) } else { Err(self.not_of_these_alone()) }
+    }
+
+    fn not_of_these_alone(&self) -> Problem {
+        let globs: Vec<_> = self.services.iter().flat_map(|globs| globs.iter()).map(NameGlob::to_string).collect();
+        let globs = globs.join("`, `");
+        refused(&format!(
+            "This operator is limited to the services `{globs}`, and the request is not about these alone."
+        ))
+    }
+
     /// The repositories of which the operator sees a service. `None`: all.
     pub(super) fn repositories_seen<'a>(&self, at: &'a Definitions) -> Option<BTreeSet<&'a RepositoryName>> {
         self.services.as_ref()?;
@@ -67,15 +89,8 @@ impl Permissions {
             Subject::Repository(name) => self.repositories_seen(at).is_none_or(|seen| seen.contains(&name)),
             Subject::Any => needs != Needs::ViewAll,
         };
-        let not_allowed = || {
-            let globs: Vec<_> = self.services.iter().flat_map(|globs| globs.iter()).map(NameGlob::to_string).collect();
-            let globs = globs.join("`, `");
-            refused(&format!(
-                "This operator is limited to the services `{globs}`, and the request is not about these alone."
-            ))
-        };
         if !is_allowed {
-            return Err(not_allowed());
+            return Err(self.not_of_these_alone());
         }
         match route.subject() {
             Subject::Service(name) if needs == Needs::Define => self.check_stored(&name, action, at),

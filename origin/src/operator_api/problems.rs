@@ -163,7 +163,7 @@ impl From<EditError> for Problem {
     }
 }
 
-/// A change of agents, assignments or issuers was not made.
+/// A change of agents, assignments, issuers or freezes was not made.
 impl From<FleetError> for Problem {
     fn from(error: FleetError) -> Self {
         let detail = error.to_string();
@@ -172,6 +172,7 @@ impl From<FleetError> for Problem {
                 let (problem, title) = match kind {
                     "agent" => ("no-such-agent", "No such agent"),
                     "issuer" => ("no-such-issuer", "No such issuer"),
+                    "freeze" => ("no-such-freeze", "No such freeze"),
                     _ => ("no-such-assignment", "No such assignment"),
                 };
                 Self::new(S::NOT_FOUND, problem, title, detail).about(kind, &name)

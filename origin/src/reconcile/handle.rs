@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
+use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
-use weir_publish::Suspension;
+use weir_publish::{Frozen, Suspension};
 use weir_source::Service;
 use weir_upstream::RepositoryConfig;
 
@@ -199,6 +200,11 @@ impl Handle {
     /// Why nothing is published until an operator confirms the repository's state.
     pub(crate) fn suspension(&self) -> Option<Suspension> {
         self.repository.context.publisher.repositories.suspension(&self.repository.name)
+    }
+
+    /// What freezes a service now.
+    pub(crate) fn frozen(&self, service: &ServiceName) -> Option<Frozen> {
+        self.repository.context.publisher.freezes.of(service, SystemTime::now())
     }
 
     /// Rebuilds a version of which this object is lost. Returns after the attempt; the caller bounds the wait.

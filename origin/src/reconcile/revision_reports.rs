@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 use weir_protocol::event::{EventKind, RevisionSeen};
+use weir_protocol::name::ServiceName;
 use weir_publish::{PublishError, SeenTip};
 
 use super::repository::{Repository, Services};
@@ -64,9 +65,14 @@ impl RevisionReports {
             let published = service.current().map(|current| (&service.name, current));
             of_refs.entry(service.followed.to_string()).or_default().extend(published);
         }
-        let mut tips = Vec::new();
+        let (mut tips, now) = (Vec::new(), SystemTime::now());
         for RevisionSeen { followed_ref, revision_id, .. } in seen {
             let Some(published) = of_refs.remove(followed_ref) else { continue };
+            // What a frozen service would have published at it is not known.
+            let is_frozen = |name: &ServiceName| self.repository.context.publisher.freezes.of(name, now).is_some();
+            if published.iter().any(|(name, it)| it.publication().revision_id != *revision_id && is_frozen(name)) {
+                continue;
+            }
             if published.iter().any(|(_, it)| it.publication().revision_id != *revision_id) {
                 let in_force =
                     published.into_iter().map(|(name, it)| (name.clone(), it.publication().generation)).collect();

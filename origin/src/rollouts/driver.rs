@@ -73,7 +73,7 @@ impl Rollouts {
 
     /// What follows for a rollout. `None`: nothing can be said now.
     pub(super) async fn facts(&self, rollouts: &[StagedByPlan]) -> Option<Vec<Facts>> {
-        self.observed.query(all_facts(rollouts, self.cluster.as_ref())?).await
+        self.observed.query(all_facts(rollouts, self.cluster.as_ref(), &self.versions.publisher.freezes)?).await
     }
 
     /// What follows for a rollout by its facts.

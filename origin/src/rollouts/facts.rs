@@ -1,8 +1,10 @@
 //! What is known of a rollout: counted from the table of what agents run.
 
+use std::time::SystemTime;
+
 use weir_observed::{EdgeState, Now, ServiceAgent, State as AgentState, Table};
 use weir_protocol::observed::Capability;
-use weir_publish::StagedByPlan;
+use weir_publish::{Freezes, StagedByPlan};
 use weir_rollout::{AgentRow, Counts, Facts, Named, ServiceRow, Target};
 
 use crate::cluster::Cluster;
@@ -28,21 +30,24 @@ pub(crate) fn former_edges(table: &Table, now: Now) -> impl Iterator<Item = Stri
 pub(super) fn all_facts(
     rollouts: &[StagedByPlan],
     cluster: Option<&Cluster>,
+    freezes: &Freezes,
 ) -> Option<impl FnOnce(&Table, Now) -> Vec<Facts> + use<>> {
     let members = match cluster {
         Some(cluster) => cluster.former_members()?,
         None => Vec::new(),
     };
-    let rollouts = rollouts.to_vec();
+    let now = SystemTime::now();
+    let frozen = |rollout: &StagedByPlan| freezes.of(&rollout.service, now).map(|frozen| frozen.to_string());
+    let rollouts: Vec<_> = rollouts.iter().map(|rollout| (rollout.clone(), frozen(rollout))).collect();
     Some(move |table: &Table, now: Now| {
         let members = members.iter().map(|name| format!("origin {name}"));
         let incapable = Named::of(members.chain(former_edges(table, now).map(|name| format!("edge {name}"))));
         let missing_edges = Named::of(table.incomplete(now).into_iter().map(|it| it.edge));
-        let of = |rollout: &StagedByPlan| Facts {
+        let of = |(rollout, freeze): &(StagedByPlan, Option<String>)| Facts {
             counts: counts(rollout, table, now),
             missing_edges: missing_edges.clone(),
             incapable: incapable.clone(),
-            freeze: None,
+            freeze: freeze.clone(),
         };
         rollouts.iter().map(of).collect()
     })

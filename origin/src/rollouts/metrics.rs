@@ -11,7 +11,7 @@ const RESULTS: [&str; 4] = ["done", "pending", "failed", "silent"];
 
 metric_families! {
     /// The families of rollouts.
-    pub(super) struct RolloutMetrics {
+    pub(crate) struct RolloutMetrics {
         /// 1 for the state of the rollout that stages the service by a plan, on the origin that owns its repository. `scheduled`: its
         /// next window has not opened. `waiting`: for an agent, an edge or an approval. `stopped`: too many agents failed, or its deadline has passed.
         rollout: IntGaugeVec = "weir_origin_rollout" { service, state: STATES };

@@ -27,6 +27,7 @@ mod disks;
 mod doctor;
 mod dry_runs;
 mod events;
+mod freezes;
 mod helm_repository;
 mod hostile_host;
 mod kills;

@@ -6,9 +6,10 @@ use crate::observed::{ask, message, report};
 use crate::prelude::*;
 use crate::rollouts::{ROLLOUT, end, staged};
 
-const PLAN: &str = r#"{"name":"careful","stages":[{"name":"canary","labels":{"ring":"canary"}},{"name":"all"}]}"#;
+pub(crate) const PLAN: &str =
+    r#"{"name":"careful","stages":[{"name":"canary","labels":{"ring":"canary"}},{"name":"all"}]}"#;
 
-fn by_plan(home: &Home, upstream: &Upstream, plan: &str) -> Config {
+pub(crate) fn by_plan(home: &Home, upstream: &Upstream, plan: &str) -> Config {
     let mut config = config(home, upstream);
     config.rollouts = vec![serde_json::from_str(plan).unwrap()];
     config.services[0].rollout = Some("careful".parse().unwrap());
@@ -16,7 +17,7 @@ fn by_plan(home: &Home, upstream: &Upstream, plan: &str) -> Config {
 }
 
 /// What `edge-1` says of the canary: it runs this version, or its hook failed.
-fn canary(seq: u64, (generation, digest): (Generation, &TarballDigest), succeeded: bool) -> Value {
+pub(crate) fn canary(seq: u64, (generation, digest): (Generation, &TarballDigest), succeeded: bool) -> Value {
     let mut said = message(seq);
     let mut row = said["agents"][0]["rows"][1].clone();
     row["desired"] = json!({ "digest": digest, "generation": generation });
@@ -36,7 +37,7 @@ fn canary(seq: u64, (generation, digest): (Generation, &TarballDigest), succeede
 }
 
 /// Waits until the rollout is in this state.
-async fn rollout(operator: &Operator, state: &str) -> Value {
+pub(crate) async fn rollout(operator: &Operator, state: &str) -> Value {
     let mut last = Value::Null;
     until(async || {
         last = operator.get(ROLLOUT).await.body;
@@ -46,7 +47,7 @@ async fn rollout(operator: &Operator, state: &str) -> Value {
     last
 }
 
-async fn staged_commit(node: &Node, commit: &str) -> (Generation, TarballDigest) {
+pub(crate) async fn staged_commit(node: &Node, commit: &str) -> (Generation, TarballDigest) {
     let with = node.published(|now| staged(now).is_some_and(|staged| commit_of(&staged) == commit)).await;
     let staged = staged(&with).unwrap();
     (staged.publication().generation, staged.publication().digest)

@@ -50,6 +50,10 @@ checked_text! {
     RolloutName, is_valid, NameError, |text| NameError { kind: "rollout", text: truncated(text) }
 }
 checked_text! {
+    /// The name of a freeze, in operators' requests.
+    FreezeName, is_valid, NameError, |text| NameError { kind: "freeze", text: truncated(text) }
+}
+checked_text! {
     /// The name of a stage of such a plan.
     StageName, is_valid, NameError, |text| NameError { kind: "stage", text: truncated(text) }
 }

@@ -21,8 +21,20 @@ fn a_plan_brings_a_good_commit_to_all_and_stops_at_one_whose_hook_fails() -> any
     trial.succeeds(&format!("wait shop {} --timeout 120s", trial.first))?;
     assert_eq!(trial.succeeds("rollout status shop")?, "nothing is staged of shop\n");
 
+    // What comes while it is frozen waits, and the freeze says so.
+    let frozen = trial.succeeds("freeze sale --service shop* --until 2h --reason CHG-7")?;
+    assert!(frozen.starts_with("Nothing new of shop* is published until 2"), "{frozen}");
+    assert!(trial.succeeds("get freezes")?.contains("CHG-7"));
     trial.upstream.write("version", "2")?;
     let good = trial.upstream.commit_and_push("two")?;
+    trial.succeeds("refresh shop")?;
+    trial.until("explain cluster-1 shop", &format!("which is at {}", &good[..12]))?;
+    for command in ["rollout status shop", "status", "explain cluster-1 shop"] {
+        trial.until(command, "frozen by sale, it ends in ")?;
+    }
+    assert_eq!(trial.has().as_deref(), Some("1"));
+    assert!(trial.succeeds("unfreeze sale")?.contains("sale has ended"));
+    assert!(trial.fails("unfreeze sale", 1)?.contains("There is no freeze `sale`"));
     let asked = trial.until("rollout status shop", "approve|pause|promote|abort shop")?;
     for part in [&format!("{} of shop is staged", &good[..12]), "by the plan careful", "waiting at stage canary"] {
         assert!(asked.contains(part), "{part}: {asked}");

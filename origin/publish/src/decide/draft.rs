@@ -17,6 +17,7 @@ use super::generation;
 use super::retention::supersede;
 use super::signer::Signer;
 use crate::error::{PublishError, VersionChangeError};
+use crate::freezes::Freezes;
 use crate::plans::Plans;
 use crate::request::{Author, Outcome, VersionChange};
 use crate::stored::history_line::{Because, Line};
@@ -35,6 +36,7 @@ pub(crate) struct Rules {
     pub(crate) versions: usize,
     pub(crate) signer: Arc<Signer>,
     pub(crate) plans: Plans,
+    pub(crate) freezes: Freezes,
 }
 
 impl Rules {
@@ -148,6 +150,10 @@ impl<'a> Draft<'a> {
         if let (Some(pin), Some(current)) = (&row.pin, &current) {
             let changes = [Change::Pinned(pin.shown()), Change::Current(current.clone())];
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
+        }
+        // A freeze keeps what is in force, and what is staged.
+        if current.is_some() && self.rules.freezes.of(&service.name, now).is_some() {
+            return Ok((Outcome::Waits, Vec::new()));
         }
         let in_force = current.as_ref();
         if let Some(change) = in_force.map_or(Ok(None), |current| self.on_tip(&mut row, current, &built, now))? {
