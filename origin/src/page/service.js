@@ -164,6 +164,13 @@ async function compare(name, from, to) {
   }
 }
 
+function wordsOfRollout(what, name, { to: staged, plan, stage, waits_for: waitsFor }) {
+  const version = cut(called(staged));
+  const does = { promote: `${version} of ${name} is published for all agents.`, abort: `Agents that have ${version} of ${name} return to what is published.`,
+    approve: `The plan goes on with ${version} of ${name}, which waits for: ${waitsFor}.` }[what] || `${version} of ${name}: ${what}.`;
+  return `${does} ${stage ? `It is in the stage ${stage}${plan ? ` of the plan ${plan}` : ''}.` : plan ? `No stage of the plan ${plan} has begun.` : 'It was staged by hand.'}`;
+}
+
 // What a button does: its words, and its request. `generation`: nothing is done if somebody else was faster.
 function actionOf(value, { name, document, rollout, history }) {
   const [kind, what] = value.split(' ');
@@ -174,8 +181,8 @@ function actionOf(value, { name, document, rollout, history }) {
     unpin: () => ['Unpin', `${name} follows its ref again, at once.`, on('DELETE', 'pin')],
     refresh: () => ['Refresh', `The upstream of the repository ${document.repository} is polled, and failed builds are tried again.`, ['POST', `/v1/repositories/${encodeURIComponent(document.repository)}/refresh`, {}]],
     rollback: () => ['Roll back', `All agents of ${name} get ${cut(called(history.publications.find((one) => one.digest === what)))} (${cut(what)}) again, and the service is pinned to it until somebody unpins it.`, on('POST', 'rollback', { digest: what })],
-    rollout: () => [what[0].toUpperCase() + what.slice(1), { promote: `What is staged of ${name} is published for all agents.`, abort: `Agents that have what is staged of ${name} return to what is published.` }[what] || `What is staged of ${name}: ${what}.`,
-      on('POST', 'rollout', { action: what, generation: rollout.from?.generation })],
+    // What was staged instead meanwhile has another generation, and is left alone.
+    rollout: () => [what[0].toUpperCase() + what.slice(1), wordsOfRollout(what, name, rollout), on('POST', 'rollout', { action: what, generation: rollout.to?.generation })],
   }[kind]();
 }
 
@@ -186,12 +193,13 @@ document.addEventListener('click', (event) => {
   const value = event.target.closest?.('#service button[value]')?.value;
   if (!value || !shown?.service) return;
   if (value.startsWith('diff ')) return void compare(shown.service.name, ...value.split(' ').slice(1));
-  pending = actionOf(value, shown.service);
-  const [title, words] = pending;
+  const [title, words, request] = actionOf(value, shown.service);
+  pending = { title, request, name: shown.service.name };
   say('confirm-title', title);
   say('confirm-words', words);
   say('confirm-wrong', '');
   byId('confirm-do').textContent = title;
+  byId('confirm-do').disabled = false;
   // A poll has no reason in any log.
   byId('reason').value = '';
   byId('reason').disabled = byId('reason-line').hidden = value === 'refresh';
@@ -199,20 +207,26 @@ document.addEventListener('click', (event) => {
 });
 byId('confirm-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  const [title, , [method, path, body]] = pending;
+  const mine = pending;
+  const { title, name, request: [method, path, body] } = mine;
+  // It may have been closed meanwhile, or be that of another action.
+  const isOpen = () => dialog.open && pending === mine;
   byId('confirm-do').disabled = true;
   const reason = byId('reason').value.trim();
   try {
     await asking.send(method, path, { ...body, ...(reason ? { reason } : {}) });
-    dialog.close();
-    say('done', `${title}: done at ${clock(new Date())}.`, 'good');
+    say('done', `${title}: done at ${clock(new Date())} for ${name}.`, 'good');
     asking.again();
+    if (!isOpen()) return;
+    dialog.close();
     byId('service-name').focus();
   } catch (error) {
-    const words = error.status ? `Nothing was changed: ${error.message}` : `No answer (${error.message}): it may have been done. Look at the history.`;
-    if (dialog.open) say('confirm-wrong', words);
-    else say('done', `${title}: ${words}`, 'bad');
+    const words = error.status < 500 ? `Nothing was changed: ${error.message}` :
+      `It may have been done. Look at the history. ${error.status ? 'The origin said' : 'No answer'}: ${error.message}`;
+    if (!(error.status < 500)) asking.again();
+    if (!isOpen()) return say('done', `${title} of ${name}: ${words}`, 'bad');
+    say('confirm-wrong', words);
+    byId('confirm-do').disabled = false;
   }
-  byId('confirm-do').disabled = false;
 });
 byId('confirm-no').addEventListener('click', () => dialog.close());
