@@ -1,6 +1,7 @@
 // The page of the fleet: what agents run, by the operators' API alone.
 
-const OF_ROWS = ['service', 'repository', 'agent', 'label', 'lacks', 'lacks_by', 'phase', 'problem', 'edge'];
+const OF_AGENTS = ['agent', 'label', 'edge', 'problem'];
+const OF_ROWS_ALONE = ['service', 'repository', 'lacks', 'lacks_by', 'phase'];
 const [LISTED, MATCHES, GROUPS, PUBLISHED, SHOWN] = [25, 50, 1000, 250, 100];
 const REVISION_COLOURS = ['c2', 'c3', 'c4', 'c8'];
 
@@ -54,7 +55,7 @@ async function loadAgents(get, filter, cursor) {
 // At most ten questions, of which the origin answers two at a time. The first one says what is wrong with the filter.
 async function loadRows(get, filter, cursor) {
   const fleet = (kind, ...more) => get(`/v1/fleet/${kind}${query(more.flat())}`);
-  const ofAgents = filter.filter(([key]) => ['agent', 'label', 'edge', 'problem'].includes(key));
+  const ofAgents = filter.filter(([key]) => OF_AGENTS.includes(key));
   const agents = (state, limit) => fleet('agents', ofAgents, state ? [['state', state]] : [], [['limit', limit]]);
   const isOf = (key) => filter.some(([name]) => name === key);
   const failing = [...filter, ...(isOf('problem') ? [] : [['problem', 'any']])];
@@ -74,34 +75,47 @@ async function loadRows(get, filter, cursor) {
 }
 
 // What an answer does not know, as `weir` says it. Agents that are gone for a day are not waited for.
-function notKnown({ answer, groups, services }, now) {
+function notKnown({ answer }, now) {
   const without = answer.agents_without_rows - answer.agents_without_rows_gone;
   const unknown = answer.unknown - answer.unknown_gone - answer.unknown_pinned;
-  const smaller = groups?.cursor ? groups.total - sum(groups.groups.map((group) => group.rows)) : 0;
   return [
     ...answer.incomplete.map(({ edge, via, since }) => `Not known: what agents of the edge ${edge}${via ? ` (through ${via})` : ''} run. It has not reported all for ${duration(secondsSince(since, now))}.`),
     ...(unknown > 0 ? [`Not known: whether ${count(unknown, 'more row')} lack the revision. It is not in the history, or their agents do not report what they applied.`] : []),
     ...(without > 0 ? [`Not known: what ${count(without, 'agent')} run. No edge has heard them since the origin started.`] : []),
-    ...(smaller > 0 ? [`Not shown: ${count(smaller, 'row')} of revisions that few agents have. Filter by service.`] : []),
-    ...(services?.next_page ? [`Not known here: what is published of services after the first ${PUBLISHED}. Filter by service or repository.`] : []),
     ...(answer.pinned || []).map(({ service, pinned, published }) => `Pinned: ${service}, by ${pinned.by || 'an operator'}${pinned.reason ? ` (${pinned.reason})` : ''}, at ${published ? cut(called(published)) : 'a version'} that is not known to have the revision.`),
   ];
 }
 
-function showFleetState({ answer, agents, problems }, unknown) {
+// What the origin knows and this page leaves out.
+function notShown({ groups, services }) {
+  const smaller = groups?.cursor ? groups.total - sum(groups.groups.map((group) => group.rows)) : 0;
+  return [
+    ...(smaller > 0 ? [`Not shown: ${count(smaller, 'row')} of revisions that few agents have. Filter by service.`] : []),
+    ...(services?.next_page ? [`Not compared: what is published of services after the first ${PUBLISHED}. Filter by service or repository.`] : []),
+  ].map((words) => make('span', { class: 'quiet' }, words));
+}
+
+// Agents have no service: by such a filter it is what agents run that matches.
+const isOfRows = () => view.filter.some(([key]) => OF_ROWS_ALONE.includes(key));
+
+function showFleetState({ answer, agents, groups, problems }, unknown, left) {
   const rows = problems?.total ?? 0;
+  const byRows = isOfRows() && groups !== undefined;
   const wrong = [
-    agents.refused > 0 && `${count(agents.refused, 'agent')} refused`, agents.silent > 0 && `${count(agents.silent, 'agent')} silent`,
+    !byRows && agents.refused > 0 && `${count(agents.refused, 'agent')} refused`, !byRows && agents.silent > 0 && `${count(agents.silent, 'agent')} silent`,
     rows > 0 && count(rows, 'reported problem'),
   ].filter(Boolean).join(', ');
   const isFiltered = view.filter.length > 0;
+  const matches = byRows ? groups.total : agents.all;
   const [words, kind] = agents.all === undefined ? [`${count(answer.total, 'agent')} match${answer.total === 1 ? 'es' : ''} the filter.`, ''] :
     wrong ? [`Needs attention: ${wrong}.`, 'bad'] : unknown.length ? ['Incomplete: no problem is reported, but not all is known.', 'warn'] :
-    agents.all === 0 ? [isFiltered ? 'No agent matches the filter.' : 'No agent has reported yet.', ''] :
+    matches === 0 ? [byRows ? 'Nothing matches the filter.' : isFiltered ? 'No agent matches the filter.' : 'No agent has reported yet.', ''] :
+    // Whether their agents are live is not asked.
+    byRows ? [`No problem is reported: ${count(matches, 'row')}, one for each service of an agent.`, ''] :
     [`Well: ${count(agents.all, 'agent')}, ${agents.live === agents.all ? 'all' : whole.format(agents.live)} live, none with a problem.`, 'good'];
-  say('state', isFiltered && agents.all > 0 ? `Of what the filter matches: ${words[0].toLowerCase()}${words.slice(1)}` : words, kind);
-  list('not-known', unknown);
-  document.title = `${wrong ? 'Needs attention' : unknown.length ? 'Incomplete' : 'Well'} – fleet at ${location.host}`;
+  say('state', isFiltered && matches > 0 ? `Of what the filter matches: ${words[0].toLowerCase()}${words.slice(1)}` : words, kind);
+  list('not-known', [...unknown, ...left]);
+  document.title = `${wrong ? 'Needs attention' : unknown.length ? 'Incomplete' : kind === 'good' ? 'Well' : isFiltered ? 'Filtered' : 'Nothing yet'} – fleet at ${location.host}`;
 }
 
 function showAgents({ all, live, silent, refused, listed }, incomplete, now) {
@@ -110,6 +124,7 @@ function showAgents({ all, live, silent, refused, listed }, incomplete, now) {
     .filter(([number]) => number > 0).map(([number, word]) => `${whole.format(number)} ${word}`).join(', ');
   const more = isOfFilter ? '' : [['refused', refused], ['silent', silent]].filter(([, number]) => number > LISTED)
     .map(([state]) => ` The first ${LISTED} ${state} ones are listed; the filter state=${state} has all.`).join('');
+  say('h-agents', !isOfFilter && isOfRows() ? 'Agents of all services' : 'Agents');
   say('agents-words', isOfFilter ? '' : all === 0 ? 'None.' : `${count(all, 'agent')}: ${byState()}${incomplete ? ', as last reported' : ''}.${more}`);
   say('agents-caption', isOfFilter ? 'Agents that match the filter' : 'Agents that no edge hears');
   byId('agents').hidden = listed.length === 0;
@@ -122,15 +137,16 @@ function showProblems(worst, problems, now) {
   byId('s-problems').hidden = !worst || worst.total === 0;
   if (!worst) return;
   const kinds = Object.entries(Object.groupBy(problems.groups, ({ key: [, kind] }) => kind)).map(([kind, all]) => `${kind} ${whole.format(sum(all.map(({ rows }) => rows)))}`);
-  say('problems-words', `${count(worst.total, 'problem')}, at most one for each service of an agent: ${kinds.join(', ')}.` +
+  say('problems-words', `${count(worst.total, 'problem')}, at most one for each service of an agent: ${problems.cursor ? 'at least ' : ''}${kinds.join(', ')}.` +
     (worst.total > worst.rows.length ? ` The first ${worst.rows.length} are listed; the filter problem=any has all.` : ''));
   byId('problems').hidden = worst.total === 0;
   tableRows('problems', worst.rows.map(({ agent, service, problem }) => [to([['agent', agent]], agent), toService(service),
     make('span', { class: 'bad' }, problem.kind), ago(problem.since, now), problemOf(problem)]));
 }
 
-// What is on disk of one service, what is published first. `isPart`: not of all its agents. `staged`: what is not for all.
-function spread(name, groups, published, isPart, staged) {
+// What is on disk of one service, what is published first. `isPart`: not of all its agents. `isCut`: there may be
+// more groups. `staged`: what is not for all.
+function spread(name, groups, published, isPart, isCut, staged) {
   const rows = sum(groups.map((group) => group.rows));
   const newest = groups.find((group) => group.revision && group.revision === published?.revision_id);
   const others = groups.filter((group) => group !== newest);
@@ -147,7 +163,7 @@ function spread(name, groups, published, isPart, staged) {
   }));
   const behind = published ? rows - (newest?.rows || 0) : 0;
   const lacking = behind > 0 && !isPart ? to([['service', name], ['lacks', published.digest]], 'who lacks it') : null;
-  const words = make('span', {}, isPart ? `${count(rows, 'agent')} match${rows === 1 ? 'es' : ''} the filter. ` : published ? `${percent(rows - behind, rows)} of ${count(rows, 'agent')} ${rows === 1 ? 'has' : 'have'} what is published. ` : `${count(rows, 'agent')}, and what is published is not known. `,
+  const words = make('span', {}, isCut ? `At least ${count(rows, 'agent')}${published ? '' : ', and what is published is not known'}. ` : isPart ? `${count(rows, 'agent')} match${rows === 1 ? 'es' : ''} the filter. ` : published ? `${percent(rows - behind, rows)} of ${count(rows, 'agent')} ${rows === 1 ? 'has' : 'have'} what is published. ` : `${count(rows, 'agent')}, and what is published is not known. `,
     ...listed.flatMap(([number, colour, text]) => [key(`${text}: ${whole.format(number)}`, colour), ' ']), rest > 0 ? `others: ${whole.format(rest)} ` : null, lacking);
   return { behind, cell: make('div', { class: 'spread' }, picture, words) };
 }
@@ -164,16 +180,19 @@ function showServices({ groups, problems, services }, now) {
   const all = [...names].map((name) => {
     const published = documents.get(name)?.status?.published;
     const of = (have.get(name) || []).map(({ key: [, revision], rows }) => ({ revision, rows }));
-    return { name, status: documents.get(name)?.status, published, failing: fail.get(name) || [], ...(of.length ? spread(name, of, published, isPart) : { behind: 0, cell: 'no agent has reported it' }) };
+    return { name, status: documents.get(name)?.status, published, failing: fail.get(name) || [],
+      ...(of.length ? spread(name, of, published, isPart, Boolean(groups.cursor)) : { behind: 0, cell: groups.cursor ? 'not shown' : 'no agent has reported it' }) };
   }).sort((one, other) => other.behind - one.behind || (one.name < other.name ? -1 : 1));
   const behind = all.filter((one) => one.behind > 0).length;
+  const open = all.filter((one) => !one.published && have.has(one.name)).length;
   say('services-words', all.length === 0 ? 'No service matches.' : `${count(all.length, 'service')}. ` +
-    (behind > 0 ? `Of ${whole.format(behind)} some agents do not have what is published.` : 'No agent is known to have another version than what is published.') +
+    (behind > 0 ? `Of ${whole.format(behind)} some agents do not have what is published.` : open < all.length ? 'No agent is known to have another version than what is published.' : '') +
+    (open > 0 ? ` ${whole.format(open)} ${open === 1 ? 'is' : 'are'} not compared.` : '') +
     (all.length > SHOWN ? ` ${SHOWN} are listed; filter by service to see others.` : ''));
   byId('services').hidden = all.length === 0;
   tableRows('services', all.slice(0, SHOWN).map(({ name, status, published, cell, failing }) => [
     toService(name),
-    make('span', {}, published ? named(published) : 'not known', published ? ` ${ago(published.published_at, now)}` : null,
+    make('span', {}, published ? named(published) : services.next_page && !documents.has(name) ? 'not compared' : 'not known', published ? ` ${ago(published.published_at, now)}` : null,
       status?.pinned ? make('span', { class: 'warn' }, ` pinned by ${status.pinned.by || 'an operator'}`) : null,
       status?.condition === 'unhealthy' ? make('span', { class: 'bad' }, ` ${status.failure?.step}: ${status.failure?.reason}`) : null),
     cell,
@@ -216,7 +235,7 @@ function show(data, now) {
   if (data.wrong) document.title = `Not shown – fleet at ${location.host}`;
   if (data.wrong) return;
   if (data.service) return showService(data, now);
-  showFleetState(data, notKnown(data, now));
+  showFleetState(data, notKnown(data, now), notShown(data));
   showAgents(data.agents, data.answer.incomplete.length > 0, now);
   showProblems(data.worst, data.problems, now);
   showServices(data, now);

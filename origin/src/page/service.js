@@ -119,15 +119,16 @@ function showService(data, now) {
   const { service, who, groups, worst } = data;
   showServiceState(service, who, now);
   const all = groups.groups.map(({ key: revision, rows }) => ({ revision, rows }));
-  byId('service-spread').replaceChildren(all.length ? spread(service.name, all, service.document.status?.published, false, service.rollout.to).cell : 'No agent has reported it.');
-  list('service-not-known', notKnown(data, now));
+  byId('service-spread').replaceChildren(all.length ? spread(service.name, all, service.document.status?.published, false, Boolean(groups.cursor), service.rollout.to).cell : 'No agent has reported it.');
+  const unknown = notKnown(data, now);
+  list('service-not-known', [...unknown, ...notShown(data)]);
   showArrival(service, groups, now);
   showRollout(service.rollout, now);
   byId('service-problems').hidden = worst.total === 0;
   tableRows('service-problems', worst.rows.map(({ agent, problem }) => [to([['agent', agent]], agent), make('span', { class: 'bad' }, problem.kind), ago(problem.since, now), problemOf(problem)]));
   say('service-problems-words', worst.total === 0 ? 'No agent reports a problem.' : `${count(worst.total, 'agent')} with a problem.${worst.total > LISTED ? ` The first ${LISTED} are listed.` : ''}`);
   showHistory(service, who);
-  document.title = `${service.name} – fleet at ${location.host}`;
+  document.title = `${unknown.length ? 'Incomplete – ' : ''}${service.name} – fleet at ${location.host}`;
 }
 
 // The lines that differ, from the first to the last one, with three lines around them.
@@ -194,9 +195,11 @@ document.addEventListener('click', (event) => {
   if (!value || !shown?.service) return;
   if (value.startsWith('diff ')) return void compare(shown.service.name, ...value.split(' ').slice(1));
   const [title, words, request] = actionOf(value, shown.service);
+  const isForMore = ['rollout promote', 'rollout approve'].includes(value);
   pending = { title, request, name: shown.service.name };
   say('confirm-title', title);
   say('confirm-words', words);
+  say('confirm-not-known', isForMore && notKnown(shown, Date.now()).length ? 'Not all is known of its agents: see the top of the page.' : '');
   say('confirm-wrong', '');
   byId('confirm-do').textContent = title;
   byId('confirm-do').disabled = false;
