@@ -17,6 +17,8 @@ const lineOf = (all) => all.map(([key, value]) => `${key}=${value.replace(/[\s&%
 
 // What is looked at, from the address: what the filter matches, or one service. `cursor`: of the page of matches.
 let view;
+// How often a difference was asked for, or left: a late answer is of none.
+let compared = 0;
 function look() {
   const all = pairs(location.search.slice(1));
   view = { at: location.search, filter: all.filter(([key]) => key !== 'show'), service: new Map(all).get('show'), cursor: null };
@@ -35,6 +37,8 @@ const stateOf = (state) => make('span', { class: `state ${{ live: '', silent: 'b
 async function load(get) {
   const who = await get('/v1/whoami');
   const { filter, cursor } = view;
+  const other = filter.find(([key]) => ![...OF_AGENTS, ...OF_ROWS_ALONE, 'state'].includes(key));
+  if (other) return { who, wrong: `There is no filter \`${other[0]}\`. Filters are ${[...OF_ROWS_ALONE, ...OF_AGENTS, 'state'].join(', ')}.` };
   try {
     if (view.service) return { who, ...await loadService(get, view.service) };
     const isOfAgents = filter.some(([key]) => key === 'state');
@@ -252,14 +256,26 @@ function arrive() {
   byId('filter-line').value = lineOf(view.filter);
   byId('back').href = query(view.filter);
   byId('back-line').hidden = !view.service;
+  compared += 1;
   byId('s-diff').hidden = true;
+  byId('diff-files').replaceChildren();
   byId('confirm').close();
   say('done', '');
 }
 arrive();
-const asking = follow(load, 'the origin', 10, show);
+const asking = follow(load, 'the origin', 10, show, () => {
+  arrive();
+  shown = null;
+  say('wrong', '');
+  byId('filter').hidden = true;
+});
 
 function go(href) {
+  // The same again.
+  if (new URL(href, location.href).search === location.search) {
+    arrive();
+    return asking.again();
+  }
   history.pushState(null, '', href);
   moved();
 }

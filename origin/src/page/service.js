@@ -143,13 +143,14 @@ function changedLines(before, after) {
   return [...around, ...changed.slice(0, DIFF_LINES), ...(changed.length > DIFF_LINES ? [` … ${changed.length - DIFF_LINES} more lines`] : []), ...below];
 }
 async function compare(name, from, to) {
+  const mine = compared += 1;
   say('diff-words', 'Comparing …', '');
   byId('diff-files').replaceChildren();
   byId('s-diff').hidden = false;
   byId('h-diff').focus();
   try {
     const found = await asking.read(`${pathOf(name)}/diff${query([['from', from], ['to', to], ['texts', ''], ['limit', 1000]])}`);
-    if (view.service !== name) return;
+    if (mine !== compared) return;
     say('diff-words', `${cut(called(found.from))} to ${cut(called(found.to))}: ${whole.format(found.added)} added, ${whole.format(found.removed)} removed, ${whole.format(found.changed)} changed, ${whole.format(found.unchanged)} unchanged.` +
       (found.not_listed > 0 ? ` ${whole.format(found.not_listed)} more are not listed.` : ''));
     byId('diff-files').replaceChildren(...found.differences.map((one) => {
@@ -161,7 +162,7 @@ async function compare(name, from, to) {
         why ? make('p', {}, why) : make('pre', { tabindex: '0' }, ...lines.map((line) => make('span', { class: { '-': 'bad', '+': 'good' }[line[0]] || '' }, `${line}\n`))));
     }));
   } catch (error) {
-    say('diff-words', `They cannot be compared: ${error.message}`, 'bad');
+    if (mine === compared) say('diff-words', `They cannot be compared: ${error.message}`, 'bad');
   }
 }
 

@@ -171,8 +171,9 @@ function showLimits(bounds, evicting) {
 }
 
 // Asks again and again, one question at a time, and not while nobody looks. `load`: a path, or what makes an answer of several
-// by its argument. `show` gets each answer. What is missing or old is said in words. The token is in this variable alone.
-function follow(load, subject, everySeconds, show) {
+// by its argument. `show` gets each answer. What is missing or old is said in words. The token is in this variable alone. `left`: empties
+// what else was shown, when nobody is signed in any more.
+function follow(load, subject, everySeconds, show, left = () => {}) {
   const form = byId('sign-in');
   const where = location.host;
   const role = byId('name').textContent;
@@ -196,6 +197,7 @@ function follow(load, subject, everySeconds, show) {
     const waits = asking ? seconds(asking.begun) : 0;
     const isOverdue = waits >= 2;
     byId('data').hidden = last === null;
+    signOut.hidden = !token;
     byId('data').classList.toggle('stale', failedSince !== null || isOverdue);
     const words = paused ? ['Paused.'] : [];
     if (last === null) words.push(problem || isOverdue ? '' : 'No data yet.');
@@ -217,8 +219,15 @@ function follow(load, subject, everySeconds, show) {
     tell();
   }
   function signIn(words) {
-    [last, failedSince, problem, stopped] = [null, null, null, true];
+    asking?.abort.abort();
+    clearTimeout(timer);
+    [token, asking, last, failedSince, problem, stopped] = ['', null, null, null, null, true];
     form.hidden = false;
+    linked.hidden = true;
+    linked.replaceChildren();
+    say('about', '');
+    left();
+    asOf();
     say('notice', words, 'notice');
     document.title = `Sign in – ${who()}`;
   }
@@ -277,10 +286,18 @@ function follow(load, subject, everySeconds, show) {
   });
   form?.addEventListener('submit', (event) => {
     event.preventDefault();
-    token = byId('token').value.trim();
+    const given = byId('token').value.trim();
     byId('token').value = '';
+    if (!/^[\x21-\x7e]+$/.test(given)) return say('notice', 'A token has letters, digits and signs of ASCII alone.', 'notice');
+    token = given;
     again(true);
   });
+  const signOut = make('button', { type: 'button', hidden: '' }, 'Sign out');
+  signOut.addEventListener('click', () => {
+    signIn('You are signed out.');
+    byId('token').focus();
+  });
+  byId('pause').after(' ', signOut);
   // Asks at once. `isOther`: something else than before, which is not known yet.
   function again(isOther) {
     asking?.abort.abort();
@@ -298,8 +315,11 @@ function follow(load, subject, everySeconds, show) {
     if (!link) return;
     event.preventDefault();
     const href = link.getAttribute('href');
-    const answer = await fetch(href, options(AbortSignal.timeout(10000))).then(async (got) => `${got.ok ? '' : `${got.status} `}${await got.text()}`)
-      .catch((error) => `No answer: ${error.message}`);
+    const used = token;
+    const [status, answer] = await fetch(href, options(AbortSignal.timeout(10000))).then(async (got) => [got.status, `${got.ok ? '' : `${got.status} `}${await got.text()}`])
+      .catch((error) => [0, `No answer: ${error.message}`]);
+    if (token !== used) return;
+    if (status === 401) return signIn('The token is wrong.');
     const close = make('button', { type: 'button' }, 'Close');
     close.addEventListener('click', () => { linked.hidden = true; link.focus(); });
     const most = 200000;
@@ -312,9 +332,18 @@ function follow(load, subject, everySeconds, show) {
     form.querySelector('label').before(make('p', { class: 'warn' }, 'This connection is not encrypted: who reads the network gets the token.'));
   setInterval(() => { if (!document.hidden) asOf(); }, 1000);
   ask();
+  async function once(path, more) {
+    const used = token;
+    try {
+      return await get(path, more);
+    } catch (error) {
+      if (error.status === 401 && form && token === used) signIn(used ? 'The token is wrong.' : '');
+      throw error;
+    }
+  }
   // Changes something; without a limit, because what was sent may be done without an answer.
-  const send = (method, path, body) => get(path, { ...options(), method, body: JSON.stringify(body),
+  const send = (method, path, body) => once(path, { ...options(), method, body: JSON.stringify(body),
     headers: { ...options().headers, 'content-type': 'application/json' } });
-  const read = (path) => get(path, options());
+  const read = (path) => once(path, options());
   return { again, send, read };
 }
