@@ -141,5 +141,8 @@ async fn a_stage_without_agents_or_without_an_approval_waits_and_a_plan_may_abor
     let aborted = rollout(&operator, "aborted").await;
     assert_eq!((&aborted["agents"][0]["agent"], &aborted["actions"]), (&json!("cluster-1"), &json!(["promote"])));
     assert_eq!(node.descriptor().await.publication().digest, old.publication().digest);
+    let document = json!({ "repository": "shop", "ref": "main", "rollout": "carefull" });
+    let refused = operator.put("/v1/services/shop-test", document).await;
+    assert!(refused.body.to_string().contains("no [[rollout]] `carefull`"), "{refused:?}");
     node.stop().await;
 }
