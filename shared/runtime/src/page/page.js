@@ -179,8 +179,11 @@ function follow(load, subject, everySeconds, show, left = () => {}) {
   const role = byId('name').textContent;
   // `stopped`: nobody asks again by himself, after a 401 or where no token can be right.
   let [token, timer, asking, paused, stopped, last, failedSince, problem] = ['', 0, null, false, false, null, null, null];
+  // What fails is asked after 1, 2, 4, 4 … times the interval.
+  let failures = 0;
+  const wait = () => everySeconds * 2 ** Math.min(2, Math.max(0, failures - 1));
   const seconds = (since) => (Date.now() - since) / 1000;
-  const later = () => { clearTimeout(timer); if (!paused && !stopped && !document.hidden) timer = setTimeout(ask, everySeconds * 1000); };
+  const later = () => { clearTimeout(timer); if (!paused && !stopped && !document.hidden) timer = setTimeout(ask, wait() * 1000); };
   const who = () => byId('name').textContent.replace(/^Weir /, '');
   const options = (signal) => ({ headers: token ? { authorization: `Bearer ${token}` } : {}, signal, cache: 'no-store',
     credentials: 'same-origin', redirect: 'error' });
@@ -209,11 +212,12 @@ function follow(load, subject, everySeconds, show, left = () => {}) {
   function tell() {
     if (!problem) return;
     const since = last ? `The last answer is of ${clock(last)}: what stands below may be wrong by now.` : 'Nothing is known.';
-    const again = paused || stopped ? '' : ` It is asked again every ${everySeconds} s.`;
+    const again = paused || stopped ? '' : ` It is asked again after ${wait()} s.`;
     say('notice', `${problem.title} since ${clock(failedSince)}: ${problem.why}. ${since}${again}`, 'notice');
     document.title = `${problem.title} – ${who()}`;
   }
   function failed(begun, title, why) {
+    failures += 1;
     failedSince = failedSince || begun;
     problem = { title, why };
     tell();
@@ -221,7 +225,7 @@ function follow(load, subject, everySeconds, show, left = () => {}) {
   function signIn(words) {
     asking?.abort.abort();
     clearTimeout(timer);
-    [token, asking, last, failedSince, problem, stopped] = ['', null, null, null, null, true];
+    [token, asking, last, failedSince, problem, stopped, failures] = ['', null, null, null, null, true, 0];
     form.hidden = false;
     linked.hidden = true;
     linked.replaceChildren();
@@ -239,7 +243,7 @@ function follow(load, subject, everySeconds, show, left = () => {}) {
     failed(mine.begun, `${subject[0].toUpperCase()}${subject.slice(1)} ${status < 500 ? 'refused' : 'failed'}`, `it answered ${status}${words}`);
   }
   function took(said, mine) {
-    [last, failedSince, problem, stopped] = [new Date(), null, null, false];
+    [last, failedSince, problem, stopped, failures] = [new Date(), null, null, false, 0];
     const wasAtForm = form?.contains(document.activeElement);
     if (form) form.hidden = true;
     say('notice', '');
@@ -301,7 +305,7 @@ function follow(load, subject, everySeconds, show, left = () => {}) {
   // Asks at once. `isOther`: something else than before, which is not known yet.
   function again(isOther) {
     asking?.abort.abort();
-    [asking, stopped] = [null, false];
+    [asking, stopped, failures] = [null, false, 0];
     if (isOther) [last, failedSince, problem] = [null, null, null];
     if (isOther) say('notice', '');
     ask();
