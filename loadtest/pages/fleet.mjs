@@ -47,7 +47,7 @@ export async function aFailingAgent(site) {
   assert.match(await text(page, '#agents-words'), new RegExp(`^${site.weir('get', 'agents').agents.length} agent: 1 live\\.$`));
   const revision = rows[0].current.revision_id.split(':').at(-1).slice(0, 12);
   assert.deepEqual([rows.length, summary[0].rows, summary[0].key], [1, 1, rows[0].current.revision_id]);
-  await says(page, '#services', new RegExp(`shop-prod\\s+${revision}.*\\s+100 % of 1 agent has what is published\\. ${revision}: 1`));
+  await says(page, '#services', new RegExp(`shop-prod\\s+${revision}.*\\s+100 % of 1 agent is at the published revision\\. ${revision}: 1`));
   check('the page of the fleet, weir and the API agree on an agent whose hook fails');
   return page;
 }
@@ -57,6 +57,11 @@ export async function filters(site, page) {
   page.isOutage = true;
   await filter(page, 'problem=none');
   await says(page, '#wrong', /`problem` is one of/);
+  await filter(page, 'colour=red');
+  await says(page, '#wrong', /^There is no filter `colour`\./);
+  await filter(page, 'service=nothing-*');
+  await says(page, '#state', /^Nothing matches the filter\.$/);
+  await says(page, '#h-agents', /^Agents of all services$/);
   await filter(page, 'agent=cluster-* problem=hook-failed');
   await says(page, '#rows', /cluster-1\s+shop-prod\s+live/);
   assert.equal(page.url(), `${address(site)}?agent=cluster-*&problem=hook-failed`);
@@ -148,6 +153,7 @@ export async function aService(site, page) {
   await page.focus('#service-name');
   await tabTo(page, 'Promote');
   await press(page, 'Enter');
+  await says(page, '#confirm-words', new RegExp(`^${commit.slice(0, 12)} of shop-prod is published for all agents\\. It was staged by hand\\.$`));
   await confirm(page, 'CHG-7 is well');
   await says(page, '#service-state', new RegExp(`^${commit.slice(0, 12)} is published`));
   await says(page, '#rollout-words', /^Nothing is staged\.$/);
@@ -201,5 +207,8 @@ export async function anEdgeIsLost(site, page) {
   await look(page, 'fleet-without-an-edge');
   site.start('weir-edge', 'edge.toml');
   await says(page, '#state', /^Well: /);
-  check('an edge is killed, and the page of the fleet says what is not known, until it is back');
+  await page.click('#sign-out');
+  await says(page, '#notice', /^You are signed out\.$/);
+  assert.deepEqual([await focused(page), await page.$eval('#data', (node) => node.checkVisibility()), await page.$eval('#about', (node) => node.textContent)], ['token', false, '']);
+  check('an edge is killed, and the page of the fleet says what is not known, until it is back; nothing stays after a sign-out');
 }

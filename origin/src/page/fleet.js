@@ -167,7 +167,7 @@ function spread(name, groups, published, isPart, isCut, staged) {
   }));
   const behind = published ? rows - (newest?.rows || 0) : 0;
   const lacking = behind > 0 && !isPart ? to([['service', name], ['lacks', published.digest]], 'who lacks it') : null;
-  const words = make('span', {}, isCut ? `At least ${count(rows, 'agent')}${published ? '' : ', and what is published is not known'}. ` : isPart ? `${count(rows, 'agent')} match${rows === 1 ? 'es' : ''} the filter. ` : published ? `${percent(rows - behind, rows)} of ${count(rows, 'agent')} ${rows === 1 ? 'has' : 'have'} what is published. ` : `${count(rows, 'agent')}, and what is published is not known. `,
+  const words = make('span', {}, isCut ? `At least ${count(rows, 'agent')}${published ? '' : ', and what is published is not known'}. ` : isPart ? `${count(rows, 'agent')} match${rows === 1 ? 'es' : ''} the filter. ` : published ? `${percent(rows - behind, rows)} of ${count(rows, 'agent')} ${rows === 1 ? 'is' : 'are'} at the published revision. ` : `${count(rows, 'agent')}, and what is published is not known. `,
     ...listed.flatMap(([number, colour, text]) => [key(`${text}: ${whole.format(number)}`, colour), ' ']), rest > 0 ? `others: ${whole.format(rest)} ` : null, lacking);
   return { behind, cell: make('div', { class: 'spread' }, picture, words) };
 }
@@ -190,7 +190,7 @@ function showServices({ groups, problems, services }, now) {
   const behind = all.filter((one) => one.behind > 0).length;
   const open = all.filter((one) => !one.published && have.has(one.name)).length;
   say('services-words', all.length === 0 ? 'No service matches.' : `${count(all.length, 'service')}. ` +
-    (behind > 0 ? `Of ${whole.format(behind)} some agents do not have what is published.` : open < all.length ? 'No agent is known to have another version than what is published.' : '') +
+    (behind > 0 ? `Of ${whole.format(behind)} some agents are not at the published revision.` : open < all.length && !groups.cursor ? 'No agent is known to be at another revision than the published one.' : '') +
     (open > 0 ? ` ${whole.format(open)} ${open === 1 ? 'is' : 'are'} not compared.` : '') +
     (all.length > SHOWN ? ` ${SHOWN} are listed; filter by service to see others.` : ''));
   byId('services').hidden = all.length === 0;

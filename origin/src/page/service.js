@@ -87,7 +87,7 @@ function showArrival({ document, arrivals }, groups, now) {
   const minutesOf = (minutes) => minutes < 1 ? 'a minute' : duration((minutes + 1) * 60);
   const parts = [[0.5, 'half'], [0.95, '95 %'], [1, 'all']].map(([part, word]) => [reached(part), word]);
   const times = parts.filter(([minutes], at) => minutes !== parts[at + 1]?.[0]).map(([minutes, word]) => `${word} within ${minutesOf(minutes)}`).join(', ');
-  const words = `${whole.format(have)} of ${count(groups.total, 'agent')} ${groups.total === 1 ? 'has' : 'have'} applied it${have > 0 ? `; of these ${times} after its publication` : ''}.` +
+  const words = `${arrivals.cursor ? 'At least ' : ''}${whole.format(have)} of ${count(groups.total, 'agent')} ${groups.total === 1 ? 'has' : 'have'} applied it${have > 0 ? `; of these ${times} after its publication` : ''}.` +
     (before > 0 ? ` ${whole.format(before)} had it before, or their clock is behind.` : '') + (arrivals.cursor ? ' Times that few agents have are left out.' : '');
   say('arrival-words', words);
   byId('arrival-plot').hidden = have === 0;

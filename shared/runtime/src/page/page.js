@@ -296,7 +296,7 @@ function follow(load, subject, everySeconds, show, left = () => {}) {
     token = given;
     again(true);
   });
-  const signOut = make('button', { type: 'button', hidden: '' }, 'Sign out');
+  const signOut = make('button', { type: 'button', id: 'sign-out', hidden: '' }, 'Sign out');
   signOut.addEventListener('click', () => {
     signIn('You are signed out.');
     byId('token').focus();
