@@ -3,6 +3,8 @@
 const HISTORY = 50;
 const ARRIVAL_COLUMNS = 60;
 const DIFF_LINES = 400;
+// As the API has it; the field counts characters.
+const MAX_REASON_BYTES = 256;
 
 const pathOf = (name) => `/v1/services/${encodeURIComponent(name)}`;
 const dateOf = (time) => `${new Date(time).toISOString().slice(0, 16).replace('T', ' ')} UTC`;
@@ -215,8 +217,9 @@ byId('confirm-form').addEventListener('submit', async (event) => {
   const { title, name, request: [method, path, body] } = mine;
   // It may have been closed meanwhile, or be that of another action.
   const isOpen = () => dialog.open && pending === mine;
-  byId('confirm-do').disabled = true;
   const reason = byId('reason').value.trim();
+  if (new TextEncoder().encode(reason).length > MAX_REASON_BYTES) return say('confirm-wrong', `The reason has more than ${MAX_REASON_BYTES} bytes.`);
+  byId('confirm-do').disabled = true;
   try {
     await asking.send(method, path, { ...body, ...(reason ? { reason } : {}) });
     say('done', `${title}: done at ${clock(new Date())} for ${name}.`, 'good');
