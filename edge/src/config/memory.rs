@@ -66,7 +66,7 @@ impl Config {
 
     /// Lowers the bounds of which the file says nothing, so that all together allow three quarters of `limit`, if the others leave
     /// so much.
-    pub(super) fn fit_memory(&mut self, limit: u64, keys: &toml::Table) {
+    pub(super) fn fit_memory(&mut self, limit: u64, keys: &serde_json::Value) {
         let is_set = |bound: &Bound<'_>| keys.get(bound.table).and_then(|table| table.get(bound.key)).is_some();
         let mut bounds = bounds(self);
         let of = |are_set: bool| {
@@ -116,5 +116,14 @@ mod tests {
         let much = config(Some(1 << 30), some);
         assert_eq!((much.cache.in_flight, much.cache.encoders), (ByteSize::mib(16), 1));
         assert!(much.memory() > 1 << 30);
+    }
+
+    #[test]
+    fn a_number_may_be_the_largest() {
+        let some = "[cache]\ndir = \"cache\"\nencoders = 7\n[auth]\ncached_tokens = 18446744073709551615\n";
+        for limit in [None, Some(256 << 20)] {
+            let config = config(limit, some);
+            assert_eq!((config.auth.cached_tokens, config.cache.encoders), (u64::MAX, 7));
+        }
     }
 }

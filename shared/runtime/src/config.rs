@@ -77,8 +77,8 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 ///
 /// # Errors
 /// Those of [`read`].
-pub fn read_with_keys<T: DeserializeOwned>(path: &Path) -> Result<(T, toml::Table), ConfigError> {
-    // A number above `i64::MAX` is no value of a table, so only who needs the keys parses one.
+pub fn read_with_keys<T: DeserializeOwned>(path: &Path) -> Result<(T, Value), ConfigError> {
+    // Not a `toml::Table`: that has no numbers above `i64::MAX`.
     parsed(path, |text| Ok((parse(text)?, parse(text)?)))
 }
 
