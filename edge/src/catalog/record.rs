@@ -193,8 +193,10 @@ mod tests {
 
     fn any_record() -> impl Strategy<Value = Record> {
         let service = (0u8..4).prop_map(|number| -> ServiceName { format!("s{number}").parse().unwrap() });
-        (service, 0u8..5, 1u64..8, 0u64..100).prop_map(|(service, kind, generation, at)| match kind {
-            0 => Record::Service { service, row: row(generation, at) },
+        let offered = proptest::option::of((1u64..8, any::<[u8; 32]>()))
+            .prop_map(|it| it.map(|(generation, bytes)| (generation, TarballDigest::of(&bytes))));
+        (service, 0u8..5, 1u64..8, 0u64..100, offered).prop_map(|(service, kind, generation, at, offered)| match kind {
+            0 => Record::Service { service, row: EntryRecord { offered, ..row(generation, at) } },
             1 => Record::Evicted {
                 service,
                 floor: GenerationFloor { highest: (generation, 1), ..GenerationFloor::default() },
@@ -235,7 +237,9 @@ mod tests {
             let stored = read(&lines);
             let (mut highest, mut damaged) = (HashMap::new(), 0);
             for (record, line) in records.iter().zip(&lines) {
-                match (record, Record::parse(line)) {
+                let parsed = Record::parse(line);
+                prop_assert!(parsed.as_ref().is_none_or(|parsed| parsed == record));
+                match (record, parsed) {
                     (Record::Service { service, row: EntryRecord { highest: order, .. } }, Some(_))
                     | (Record::Evicted { service, floor: GenerationFloor { highest: order, .. } }, Some(_)) => {
                         let seen = highest.entry(service).or_insert(*order);

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use weir_cache::OriginId;
+use weir_protocol::descriptor::Generation;
+use weir_protocol::digest::TarballDigest;
 use weir_protocol::freshness::Freshness;
 use weir_protocol::name::ServiceName;
 
@@ -33,8 +36,54 @@ impl Catalog {
         self.enqueue(&mut queue, |queue| queue.push(Record::Service { service: service.clone(), row }));
         self.changes.send_row(service);
     }
+
+    /// Offers the staged version of a stored version if it was offered before the restart. Without the origin that it came from,
+    /// agents get their statements elsewhere, and nothing says that there are any of this version.
+    pub(super) fn restore_offer(
+        version: &Version,
+        offered: Option<(Generation, TarballDigest)>,
+        origin: Option<OriginId>,
+    ) {
+        if let (Some((generation, digest)), Some(_)) = (offered, origin) {
+            version.offer(generation, digest);
+        }
+    }
 }
 
 fn is_unoffered(entry: &Entry) -> bool {
     entry.version.as_deref().is_some_and(Version::is_unoffered)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_protocol::descriptor::{Descriptor, DescriptorFields};
+    use weir_protocol::staged::Staged;
+    use weir_protocol::token::SigningKey;
+
+    use super::super::entry::tests::descriptor;
+    use super::*;
+
+    #[test]
+    fn exactly_the_version_that_was_offered_is_offered_again_if_its_origin_is_still_there() {
+        let in_force = descriptor("shop", 7, 1, b"in force").fields().clone();
+        let later = descriptor("shop", 8, 1, b"later").fields().clone();
+        let later = Descriptor::signed(later, &[SigningKey::generate().unwrap().0], false);
+        let staged = Staged {
+            descriptor: serde_json::from_slice(later.bytes()).unwrap(),
+            audience: serde_json::from_str(r#"{"percent":100}"#).unwrap(),
+        };
+        let current = Descriptor::new(DescriptorFields { staged: Some(Box::new(staged)), ..in_force });
+        let digest = TarballDigest::of(b"later");
+        for (offered, origin, expected) in [
+            (Some((8, digest)), Some(0), true),
+            (Some((9, digest)), Some(0), false),
+            (Some((8, TarballDigest::of(b"another"))), Some(0), false),
+            (Some((8, digest)), None, false),
+            (None, Some(0), false),
+        ] {
+            let version = Version::new(current.clone());
+            Catalog::restore_offer(&version, offered, origin);
+            assert_eq!(version.is_unoffered(), !expected, "{offered:?} {origin:?}");
+        }
+    }
 }

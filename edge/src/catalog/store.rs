@@ -110,15 +110,15 @@ impl Catalog {
                     continue;
                 }
             };
-            if let (Some(version), Some((generation, digest))) = (&version, row.offered) {
-                version.offer(generation, digest);
+            let origin = self.origins.find(&row.origin);
+            if let Some(version) = &version {
+                Self::restore_offer(version, row.offered, origin);
             }
             let policy = self.policies.of(&service).clone();
             let unknown = now.before(policy.limits.unknown_age());
             let validated = Moment::from_unix_millis(row.validated, now, wall).unwrap_or(unknown);
             let validated = if is_whole { validated } else { validated.min(unknown) };
             let since = self.moment(row.since);
-            let origin = self.origins.find(&row.origin);
             // Entries count as requested only after a request since the restart.
             let last_request = LastRequest::new(Moment::EARLIEST);
             let entry = Entry::new(version, row.highest, origin, policy, last_request, since);
