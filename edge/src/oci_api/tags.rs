@@ -4,7 +4,7 @@ use http::{HeaderValue, Request, header};
 use serde_json::json;
 use tokio::time::timeout;
 use weir_protocol::name::ServiceName;
-use weir_protocol::oci::{LATEST, STAGED};
+use weir_protocol::oci::LATEST;
 use weir_protocol::query;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::RequestBody;
@@ -60,7 +60,8 @@ impl OciApi {
         let found = found.ok_or_else(|| OciError::no_such_repository(service))?;
         let oci = found.version.oci.as_ref().ok_or_else(|| OciError::no_form(service))?;
         let mut tags = oci.tags.clone();
-        tags.extend([LATEST, STAGED].map(str::to_owned));
+        // Without `staged`: who picks among all tags, or mirrors them, asked for no staged version.
+        tags.push(LATEST.to_owned());
         let request_id = RequestId::of(request.headers());
         let listing = self.reads.lookup.versions(service, LIST_TTL, request_id.as_ref());
         let listing = timeout(found.policy.limits.wait, listing).await.unwrap_or(Err(LookupError::TooSlow));

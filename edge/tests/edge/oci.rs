@@ -198,7 +198,7 @@ async fn tags_are_listed_in_pages() {
     site.origin.put("shop", &tarball, descriptor);
     let mut client = site.client("h2").await;
     let reply = client.get(TAGS, &[]).await;
-    assert_eq!(reply.bytes(), r#"{"name":"weir/shop","tags":["1.2.3_up.4","c00000000000","latest","staged"]}"#);
+    assert_eq!(reply.bytes(), r#"{"name":"weir/shop","tags":["1.2.3_up.4","c00000000000","latest"]}"#);
     assert_eq!(client.get("/v2/weir/shop/manifests/1.2.3_up.4", &[]).await.status, 200);
     let (mut path, mut seen) = (format!("{TAGS}?n=2"), Vec::new());
     loop {
@@ -211,7 +211,7 @@ async fn tags_are_listed_in_pages() {
         assert_eq!(next, "/v2/weir/shop/tags/list?n=2&last=c00000000000");
         path = next.to_owned();
     }
-    assert_eq!(seen, [2, 2]);
+    assert_eq!(seen, [2, 1]);
     let referrers = format!("/v2/weir/shop/referrers/sha256:{}?artifactType=x", Sha256::of(b"any"));
     let reply = client.get(&referrers, &[]).await;
     assert_eq!(reply.header("content-type"), "application/vnd.oci.image.index.v1+json");
@@ -274,7 +274,7 @@ async fn retained_versions_are_pulled_by_digest_and_those_that_were_followed_by_
         assert_eq!(client.get(&format!("/v2/weir/shop/manifests/{tag}"), &[]).await.status, status, "{tag}");
     }
     let tags = client.get(TAGS, &[]).await;
-    assert_eq!(tags.bytes(), r#"{"name":"weir/shop","tags":["1.0.0","1.1.0","c00000000000","latest","staged"]}"#);
+    assert_eq!(tags.bytes(), r#"{"name":"weir/shop","tags":["1.0.0","1.1.0","c00000000000","latest"]}"#);
     // Of two versions with one tag the newer has it.
     let commit = client.get("/v2/weir/shop/manifests/c00000000000", &[]).await;
     assert_eq!(commit.bytes(), tarballs[2].form().unwrap().manifest.as_bytes());
