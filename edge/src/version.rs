@@ -188,6 +188,11 @@ impl Version {
         }
     }
 
+    /// Whether it is the later version of another one.
+    pub(crate) fn is_later(&self) -> bool {
+        matches!(self.staging, Staging::Later)
+    }
+
     /// This version, and the later one that some agents get.
     pub(crate) fn all(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         iter::once(self).chain(self.later())

@@ -66,6 +66,15 @@ impl OciError {
         Self::not_found("MANIFEST_UNKNOWN", message)
     }
 
+    /// The staged version has no OCI form.
+    pub(super) fn no_staged_form(service: &ServiceName) -> Self {
+        let message = format!(
+            "The staged version of `{service}` cannot be pulled as an artifact, because it was published without \
+             `oci = true`: stage another one, or pull `latest`, the version in force."
+        );
+        Self::not_found("MANIFEST_UNKNOWN", message)
+    }
+
     pub(super) fn malformed_digest() -> Self {
         let message = "A digest is `sha256:` and 64 lower-case hexadecimal digits.";
         Self::new(StatusCode::BAD_REQUEST, "DIGEST_INVALID", message)

@@ -100,7 +100,8 @@ impl OciApi {
         reference: &Reference,
     ) -> Result<ApiResponse, OciError> {
         let form = found.version.descriptor().oci().zip(found.version.oci.as_ref());
-        let (form, of_version) = form.ok_or_else(|| OciError::no_form(service))?;
+        let no_form = if found.version.is_later() { OciError::no_staged_form } else { OciError::no_form };
+        let (form, of_version) = form.ok_or_else(|| no_form(service))?;
         let no_such_manifest = || OciError::no_such_manifest(service, &reference.text());
         let attached = |is: &dyn Fn(&Attached) -> bool| {
             let found = found.version.attached().iter().find(|attached| is(attached));

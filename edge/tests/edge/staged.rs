@@ -203,7 +203,9 @@ async fn the_tag_staged_is_the_staged_version_for_all_readers_and_otherwise_that
     // One without an OCI form is not passed off as the version in force.
     let without = Tarball::random(3, 1000).descriptor("shop", 9, 1);
     rollout.until_descriptor(&mut client, &rollout.stage_as(&without, 3, audience)).await;
-    assert_eq!(code(&manifest(&mut client, "staged", &[]).await), "MANIFEST_UNKNOWN");
+    let reply = manifest(&mut client, "staged", &[]).await;
+    assert_eq!(code(&reply), "MANIFEST_UNKNOWN");
+    assert!(str::from_utf8(reply.bytes()).unwrap().contains("The staged version of"), "{:?}", reply.bytes());
     assert_eq!(manifest(&mut client, "latest", &[]).await.status, 200);
     let aborted = rollout.put(rollout.in_force.descriptor("shop", 10, 1));
     rollout.until_descriptor(&mut client, &aborted).await;
