@@ -1,6 +1,6 @@
 //! `weir freeze` and `weir unfreeze`: of some services nothing new is published for a while.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use reqwest::Method;
@@ -48,11 +48,16 @@ pub struct UnfreezeArguments {
     connection: ConnectionArguments,
 }
 
+/// The longest time of a freeze that has an end.
+const MOST: Duration = Duration::from_hours(10 * 365 * 24);
+
 fn until(written: &str) -> Result<SystemTime, String> {
     let at = |period| SystemTime::now().checked_add(period);
     let period = humantime::parse_duration(written).ok().and_then(at);
     let wrong = || format!("`{written}` is neither a time such as 2026-12-01T08:00:00Z nor a period such as 2h");
-    period.or_else(|| humantime::parse_rfc3339(written).ok()).ok_or_else(wrong)
+    let until = period.or_else(|| humantime::parse_rfc3339(written).ok()).ok_or_else(wrong)?;
+    let most = SystemTime::now() + MOST;
+    if until > most { Err("it is more than ten years away: leave it out".to_owned()) } else { Ok(until) }
 }
 
 pub(crate) async fn freeze(arguments: &FreezeArguments) -> anyhow::Result<()> {
@@ -69,7 +74,9 @@ pub(crate) async fn freeze(arguments: &FreezeArguments) -> anyhow::Result<()> {
 pub(crate) async fn unfreeze(arguments: &UnfreezeArguments) -> anyhow::Result<()> {
     let (client, name) = (Client::new(&arguments.connection)?, &arguments.name);
     client.send(Method::DELETE, &format!("/v1/freezes/{}", segment(name)?), &Query::new(), None).await?;
-    Ok(print(format_args!("{name} has ended: what waited for it is published or staged."))?)
+    Ok(print(format_args!(
+        "{name} has ended: what waited is published or staged within seconds, unless another freeze keeps it."
+    ))?)
 }
 
 /// Of the status of a service: that nothing new of it is published, until when and why. `None`: it is not frozen.
@@ -96,6 +103,7 @@ mod tests {
             "2026-12-01T08:00:00Z"
         );
         assert!(until("tomorrow").unwrap_err().contains("such as 2h"));
+        assert!(until("9000years").unwrap_err().contains("ten years"));
         let mut status = json!({ "frozen": { "name": "sale", "until": "2026-12-01T08:00:00Z", "reason": "CHG-7" } });
         let said = "frozen by sale, it ends 2026-12-01T08:00:00Z: CHG-7; new commits wait";
         assert_eq!(frozen(&status, Clock::new(true)).as_deref(), Some(said));

@@ -120,7 +120,7 @@ pub fn next(state: &State, facts: &Facts, soak: Soak, now: Now) -> (Step, Soak) 
     }
     let (step, soak) = of_stage(plan, state, (stage, facts), soak, now);
     match &step {
-        Step::Stay(standing) if is_too_late(plan, state, now) => {
+        Step::Stay(standing) if facts.freeze.is_none() && is_too_late(plan, state, now) => {
             let agents = facts.counts.failed.first.clone();
             let cause = Cause { reason: format!("the deadline has passed: {standing}"), agents };
             (Step::Stop(cause), Soak::default())

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_protocol::name::FreezeName;
+use weir_publish::unix_milliseconds;
 use weir_rollout::Freeze;
 use weir_upstream::DefinedBy;
 
@@ -84,7 +85,8 @@ impl Document {
             (Some(_), Some(_)) => Outcome::Changed,
         };
         let mut changed = self.clone();
-        changed.revision += 1;
+        // Above what others have read, also if the record was lost since.
+        changed.revision = (changed.revision + 1).max(unix_milliseconds(now));
         changed.freezes.retain(|freeze| freeze.name != *name && freeze.is_in_force(now));
         changed.freezes.extend(new.cloned());
         changed.freezes.sort_by(|one, other| one.name.cmp(&other.name));
@@ -114,7 +116,7 @@ mod tests {
         let none = Precondition::default();
         let put = |to: &Document, freeze: &Freeze, now| to.changed(&freeze.name, Some(freeze), &none, now).unwrap();
         let (outcome, one) = put(&before, &freeze("sale", Some(now + Duration::from_secs(1))), now);
-        assert_eq!((outcome, one.revision), (Outcome::Created, 8));
+        assert_eq!((outcome, one.revision), (Outcome::Created, 3_600_000));
         assert_eq!(put(&one, &one.freezes[0], now).0, Outcome::Unchanged);
         let later = now + Duration::from_secs(1);
         assert_eq!(one.get(&"sale".parse().unwrap(), later), None);

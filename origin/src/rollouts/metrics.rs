@@ -12,8 +12,9 @@ const RESULTS: [&str; 4] = ["done", "pending", "failed", "silent"];
 metric_families! {
     /// The families of rollouts.
     pub(crate) struct RolloutMetrics {
-        /// 1 for the state of the rollout that stages the service by a plan, on the origin that owns its repository. `scheduled`: its
-        /// next window has not opened. `waiting`: for an agent, an edge or an approval. `stopped`: too many agents failed, or its deadline has passed.
+        /// 1 for the state of the rollout that stages the service by a plan, on the origin that owns its repository. `scheduled`: it
+        /// waits for a window or the end of a freeze. `waiting`: for an agent, an edge or an approval. `stopped`: too many agents
+        /// failed, or its deadline has passed.
         rollout: IntGaugeVec = "weir_origin_rollout" { service, state: STATES };
         /// Agents of the stages so far, by what has become of the staged version there. `pending`: they are about to get it.
         /// `silent`: they are not heard.

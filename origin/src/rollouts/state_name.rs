@@ -7,7 +7,9 @@ pub(super) fn state_name(standing: &Standing) -> &'static str {
     match standing {
         Standing::Running(_) => "running",
         Standing::Waiting(reasons) if reasons.iter().any(|reason| matches!(reason, Reason::Paused(_))) => "paused",
-        Standing::Waiting(reasons) if reasons.iter().all(|reason| matches!(reason, Reason::Window(_))) => "scheduled",
+        Standing::Waiting(reasons) if reasons.iter().all(|it| matches!(it, Reason::Window(_) | Reason::Frozen(_))) => {
+            "scheduled"
+        }
         Standing::Waiting(_) => "waiting",
         Standing::Ended(VerdictKind::Stopped) => "stopped",
         Standing::Ended(VerdictKind::Aborted | VerdictKind::Later) => "aborted",

@@ -111,7 +111,7 @@ async fn what_a_plan_has_staged_waits_and_a_failure_stops_it_all_the_same() {
     let begun = staged_commit(&node, &commit).await;
     operator.put(FREEZE, json!({ "services": ["shop-prod"], "reason": "the sale" })).await;
     assert_eq!(report(&edge, canary(2, (begun.0, &begun.1), true)).await.status, 204);
-    let waiting = rollout(&operator, "waiting").await["waits_for"].to_string();
+    let waiting = rollout(&operator, "scheduled").await["waits_for"].to_string();
     assert!(waiting.contains("the service is frozen: by `sale`: the sale"), "{waiting}");
     assert_eq!(report(&edge, canary(3, (begun.0, &begun.1), false)).await.status, 204);
     rollout(&operator, "stopped").await;

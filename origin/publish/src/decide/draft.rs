@@ -152,8 +152,8 @@ impl<'a> Draft<'a> {
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
         }
         // A freeze keeps what is in force, and what is staged.
-        if current.is_some() && self.rules.freezes.of(&service.name, now).is_some() {
-            return Ok((Outcome::Waits, Vec::new()));
+        if let Some(current) = current.as_ref().filter(|_| self.rules.freezes.of(&service.name, now).is_some()) {
+            return Ok((Outcome::Waits, vec![show(Change::Current(current.clone()))]));
         }
         let in_force = current.as_ref();
         if let Some(change) = in_force.map_or(Ok(None), |current| self.on_tip(&mut row, current, &built, now))? {
