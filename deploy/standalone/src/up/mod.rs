@@ -64,7 +64,7 @@ pub(crate) struct UpArguments {
     /// How often the repository is polled [default: 2s on this machine (and as refs move), 30s elsewhere]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     poll_interval: Option<Duration>,
-    /// The origin's port; operators: 1 above, edge: 43 above, /metrics: 90 to 92 above [default: 7400, or free ports]
+    /// The origin's port; operators: +1, edge: +43, /metrics: +90 to +92 [default: 7400, or free ports]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=compose::MAX_PORT_BASE))]
     port_base: Option<u16>,
     /// The user name for the repository, with --password-file
