@@ -171,8 +171,7 @@ async fn services_of_one_commit_share_record_writes() {
     node.repository(|state| state.applied_polls > 0).await;
     assert_eq!(node.metric("weir_origin_publications_total").await, SERVICES as f64);
     let writes = node.metric("weir_origin_record_writes_total{result=\"done\"}").await;
-    // How many share one depends on which builds end together: on a busy machine fewer do.
-    assert!(writes > 0.0 && writes < SERVICES as f64 * 0.75, "{writes} writes of the record");
+    assert!(writes > 0.0 && writes < SERVICES as f64 / 2.0, "{writes} writes of the record");
     let services = node.status().await["services"].clone();
     let follows = |service: &serde_json::Value| service["condition"] == "following" && !service["seen"].is_null();
     assert!(services.as_array().unwrap().iter().all(follows), "{services}");
