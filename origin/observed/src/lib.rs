@@ -30,7 +30,6 @@ pub use self::gauges::{Gauges, MAX_PROBLEM_SERVICES};
 pub use self::names::{LastSeen, Names};
 pub use self::query::{AgentView, Answer, Incomplete, RowView};
 pub use self::reporter::Reporter;
-pub use self::service::{ServiceAgent, ServiceRow};
 pub use self::summary::{By, Group, Key};
 pub use self::table::{AGENT_FORGOTTEN_AFTER, Now, Table, Taken};
 pub use self::words::{PHASES, PROBLEMS};

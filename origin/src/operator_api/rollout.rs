@@ -14,7 +14,7 @@ use weir_runtime::serve::Body;
 
 use super::versions::{check_reason, parsed};
 use super::{OperatorApi, problems, uncached};
-use crate::rollouts::{agent_row, describe, former_edges};
+use crate::rollouts::{describe, former_edges};
 use crate::versions::{ChangeRequest, VersionError, Versions};
 
 /// The most edges that a refusal names.
@@ -133,8 +133,7 @@ impl OperatorApi {
             let RolloutVersion { digest, generation, .. } = rollout.to;
             let target = Target { service: name.clone(), digest, generation };
             let look = move |table: &Table, now: weir_observed::Now| {
-                let agents = table.of_service(&target.service, now).map(agent_row);
-                Counts::new(&[audience], 0, &target, agents)
+                Counts::new(&[audience], 0, &target, table.of_service(&target.service, now))
             };
             let counts = self.observed.query(look).await.ok_or_else(problems::records_unreadable)?;
             merge(json!({ "stages": counts.stages, "agents": counts.failed.first }));

@@ -79,7 +79,7 @@ requests! {
     Pin(service: ServiceName) = ["services" / service / "pin"] "pin" about Service(service) { Put Deliver, Delete Deliver },
     /// Publishes a version for some agents first.
     Stage(service: ServiceName) = ["services" / service / "stage"] "stage" about Service(service) { Post Deliver },
-    /// What is staged; promotes it, or gives it up.
+    /// What is staged; promotes, aborts, pauses, resumes or approves it.
     Rollout(service: ServiceName) = ["services" / service / "rollout"] "rollout" about Service(service) { Read View, Post Deliver },
     /// Lists its next tarball.
     DryRun(service: ServiceName) = ["services" / service / "dry-run"] "dry_run" about Service(service) { DryRun Define },

@@ -2,22 +2,12 @@
 
 use std::time::SystemTime;
 
-use weir_observed::{EdgeState, Now, ServiceAgent, State as AgentState, Table};
+use weir_observed::{EdgeState, Now, Table};
 use weir_protocol::observed::Capability;
 use weir_publish::{Freezes, StagedByPlan};
-use weir_rollout::{AgentRow, Counts, Facts, Named, ServiceRow, Target};
+use weir_rollout::{Counts, Facts, Named, Target};
 
 use crate::cluster::Cluster;
-
-/// What an agent runs, as it is counted.
-pub(crate) fn agent_row(of: ServiceAgent<'_>) -> AgentRow<'_> {
-    let ServiceAgent { agent, labels, state, heard_ago, row } = of;
-    let row = row.map(|row| {
-        let weir_observed::ServiceRow { desired, current, phase, hook, problem } = row;
-        ServiceRow { desired, current, phase, hook, problem }
-    });
-    AgentRow { agent, labels, is_live: state == AgentState::Live, heard_ago, row }
-}
 
 /// The edges that lose what is staged: agents behind them would be offered less than they have.
 pub(crate) fn former_edges(table: &Table, now: Now) -> impl Iterator<Item = String> {
@@ -57,6 +47,5 @@ fn counts(rollout: &StagedByPlan, table: &Table, now: Now) -> Counts {
     let StagedByPlan { service, digest, generation, state, .. } = rollout;
     let Some(plan) = state.plan.known() else { return Counts::default() };
     let target = Target { service: service.clone(), digest: *digest, generation: *generation };
-    let agents = table.of_service(service, now).map(agent_row);
-    Counts::new(&plan.audiences(), state.stage.unwrap_or(0), &target, agents)
+    Counts::new(&plan.audiences(), state.stage.unwrap_or(0), &target, table.of_service(service, now))
 }

@@ -9,5 +9,5 @@ mod state_name;
 
 pub(crate) use self::answer::describe;
 pub(crate) use self::driver::Rollouts;
-pub(crate) use self::facts::{agent_row, former_edges};
+pub(crate) use self::facts::former_edges;
 pub(crate) use self::metrics::RolloutMetrics;

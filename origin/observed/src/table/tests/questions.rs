@@ -208,7 +208,7 @@ fn what_agents_run_of_one_service_is_read_in_place() {
         let row = of.row.unwrap();
         assert_eq!(row.current.map(|current| current.generation), Some(at as u64 % 3));
         assert_eq!((row.desired, row.problem.is_some()), (row.current, at % 4 == 0));
-        assert_eq!((of.state, of.heard_ago), (State::Live, Duration::from_secs(30)));
+        assert_eq!((of.is_live, of.heard_ago), (true, Duration::from_secs(30)));
     }
     let followed = others.iter().map(|of| (of.agent.as_str(), of.labels.is_some(), of.row.is_some()));
     let expected = [("b", false, false), ("c", true, false)];
