@@ -14,7 +14,7 @@ use crate::catalog::{Outcome, Precondition, changeable, version};
 use crate::fleet::FleetError;
 
 /// The key of the record.
-pub(super) const KEY: &str = "cluster/rollouts";
+pub(super) const KEY: &str = "cluster/freezes";
 
 /// The most freezes.
 pub(crate) const MAX_FREEZES: usize = 100;

@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(names(&one).await, ["a", "b", "c"]);
 
         for copy in ["record", "previous"] {
-            std::fs::write(dir.path().join(format!("cluster/rollouts.{copy}")), "damaged").unwrap();
+            std::fs::write(dir.path().join(format!("cluster/freezes.{copy}")), "damaged").unwrap();
         }
         assert!(matches!(two.list(now).await, Err(FleetError::Unreadable(_))));
         assert!(matches!(put(&two, "e").await, Err(FleetError::Unreadable(_))));
