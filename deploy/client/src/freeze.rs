@@ -1,4 +1,4 @@
-//! `weir freeze` and `weir unfreeze`: of some services nothing new is published for a while.
+//! `weir freeze`: of some services nothing new is published for a while.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use crate::text::{Clock, text};
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   weir freeze sale --service 'shop-*' --until 2h --reason CHG-7   for two hours
-  weir freeze audit --service pay --service 'pay-*'               until `weir unfreeze audit`
+  weir freeze audit --service pay --service 'pay-*'               until `weir freeze audit --end`
   weir freeze sale --service 'shop-*' --until 2026-12-01T08:00:00Z
 
 New commits wait. What is published stays, and what is staged too. Rollback, pin, stage, promote and abort work.";
@@ -27,23 +27,17 @@ pub struct FreezeArguments {
     /// The name of the freeze. One of this name is replaced
     name: String,
     /// Of services whose names match; may be repeated
-    #[arg(short, long, value_name = "PATTERN", required = true)]
+    #[arg(short, long, value_name = "PATTERN", required_unless_present = "end")]
     service: Vec<NameGlob>,
-    /// How long, such as 2h or 3days, or until when (RFC 3339). Without it until `weir unfreeze`
+    /// How long, such as 2h or 3days, or until when (RFC 3339). Without it until `--end`
     #[arg(long, value_name = "TIME", value_parser = until)]
     until: Option<SystemTime>,
     /// Why, for those whose commits wait: at most 256 bytes
     #[arg(long)]
     reason: Option<String>,
-    #[command(flatten)]
-    connection: ConnectionArguments,
-}
-
-/// What to end.
-#[derive(Debug, Args)]
-pub struct UnfreezeArguments {
-    /// The name of the freeze
-    name: String,
+    /// End the freeze of this name
+    #[arg(long, conflicts_with_all = ["service", "until", "reason"])]
+    end: bool,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
@@ -61,22 +55,20 @@ fn until(written: &str) -> Result<SystemTime, String> {
 }
 
 pub(crate) async fn freeze(arguments: &FreezeArguments) -> anyhow::Result<()> {
-    let FreezeArguments { name, service, until, reason, .. } = arguments;
+    let FreezeArguments { name, service, until, reason, end, .. } = arguments;
     let client = Client::new(&arguments.connection)?;
+    let path = format!("/v1/freezes/{}", segment(name)?);
+    if *end {
+        client.send(Method::DELETE, &path, &Query::new(), None).await?;
+        return Ok(print(format_args!(
+            "{name} has ended: what waited is published or staged within seconds, unless another freeze keeps it."
+        ))?);
+    }
     let until = until.map(|until| humantime::format_rfc3339_seconds(until).to_string());
     let body = json!({ "services": service, "until": until, "reason": reason });
-    let path = format!("/v1/freezes/{}", segment(name)?);
     let (_, document) = client.send(Method::PUT, &path, &Query::new(), Some(&body)).await?;
-    let end = document["until"].as_str().map_or_else(|| format!("`weir unfreeze {name}`"), ToOwned::to_owned);
+    let end = document["until"].as_str().map_or_else(|| format!("`weir freeze {name} --end`"), ToOwned::to_owned);
     Ok(print(format_args!("Nothing new of {} is published until {end}.", text(&document["services"])))?)
-}
-
-pub(crate) async fn unfreeze(arguments: &UnfreezeArguments) -> anyhow::Result<()> {
-    let (client, name) = (Client::new(&arguments.connection)?, &arguments.name);
-    client.send(Method::DELETE, &format!("/v1/freezes/{}", segment(name)?), &Query::new(), None).await?;
-    Ok(print(format_args!(
-        "{name} has ended: what waited is published or staged within seconds, unless another freeze keeps it."
-    ))?)
 }
 
 /// Of the status of a service: that nothing new of it is published, until when and why. `None`: it is not frozen.

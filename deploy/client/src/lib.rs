@@ -99,12 +99,9 @@ pub enum ClientCommand {
     /// Let a service follow its ref again
     Unpin(deliver::ServiceArguments),
 
-    /// Publish nothing new of some services for a while
+    /// Publish nothing new of some services for a while, or end that
     #[command(after_long_help = freeze::EXAMPLES)]
     Freeze(freeze::FreezeArguments),
-
-    /// End a freeze
-    Unfreeze(freeze::UnfreezeArguments),
 
     /// Poll the upstream of a repository now
     Refresh(deliver::RepositoryArguments),
@@ -157,7 +154,6 @@ pub fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
             ClientCommand::Pin(arguments) => deliver::pin(&arguments).await,
             ClientCommand::Unpin(arguments) => deliver::unpin(&arguments).await,
             ClientCommand::Freeze(arguments) => freeze::freeze(&arguments).await,
-            ClientCommand::Unfreeze(arguments) => freeze::unfreeze(&arguments).await,
             ClientCommand::Refresh(arguments) => deliver::refresh(&arguments).await,
             ClientCommand::Confirm(arguments) => deliver::confirm(&arguments).await,
             ClientCommand::Apply(arguments) => apply::apply(&arguments).await,

@@ -20,8 +20,7 @@ use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{certificates, failure, telemetry};
 
 const EXAMPLES: &str = "\
-Start here:  cd into a Git checkout, and run `weir up`.  `weir help up` has examples.  The roles alone: weir-origin, weir-edge, weir-agent.
-Operators:   `weir context add` chooses a hub; then `weir status`, `weir get services`, `weir fleet`.";
+Start here: `weir up` in a Git checkout. Operators: `weir context add`, then `weir status`. Roles alone: weir-origin, weir-edge, weir-agent.";
 
 /// A content delivery network for Git, Helm and OCI: one poll of each repository, however many clusters follow it.
 #[derive(Debug, Parser)]

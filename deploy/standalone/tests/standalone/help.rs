@@ -7,7 +7,7 @@ use std::process::Command;
 use weir_loadtest::processes::binary;
 
 /// The lines and columns of a usual terminal.
-const SCREEN: (usize, usize) = (42, 140);
+const SCREEN: (usize, usize) = (40, 140);
 
 fn help(program: &Path, arguments: &[&str]) -> String {
     let run = Command::new(program).args(arguments).env_clear().output().unwrap();

@@ -33,8 +33,8 @@ fn a_plan_brings_a_good_commit_to_all_and_stops_at_one_whose_hook_fails() -> any
         trial.until(command, "frozen by sale, it ends in ")?;
     }
     assert_eq!(trial.has().as_deref(), Some("1"));
-    assert!(trial.succeeds("unfreeze sale")?.contains("sale has ended"));
-    assert!(trial.fails("unfreeze sale", 1)?.contains("There is no freeze `sale`"));
+    assert!(trial.succeeds("freeze sale --end")?.contains("sale has ended"));
+    assert!(trial.fails("freeze sale --end", 1)?.contains("There is no freeze `sale`"));
     let asked = trial.until("rollout status shop", "approve|pause|promote|abort shop")?;
     for part in [&format!("{} of shop is staged", &good[..12]), "by the plan careful", "waiting at stage canary"] {
         assert!(asked.contains(part), "{part}: {asked}");
