@@ -66,7 +66,7 @@ export async function look(page, name) {
   }
   if (docs && SHOWN[name]) {
     const path = join(docs, SHOWN[name]);
-    await page.setViewport({ width: 800, height: 840 });
+    await page.setViewport({ width: 800, height: 800 });
     await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: 'light' }]);
     await page.evaluate(() => scrollTo(0, 0));
     await page.screenshot({ path });

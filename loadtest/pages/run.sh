@@ -27,4 +27,4 @@ fi
 
 # Modules are found from the folder of the program.
 cp loadtest/pages/*.mjs "$folder"
-timeout 480 node "$folder/pages.mjs" "$(cd "$binaries" && pwd)" "$folder" ${2:+"$(cd "$2" && pwd)"}
+timeout 300 node "$folder/pages.mjs" "$(cd "$binaries" && pwd)" "$folder" ${2:+"$(cd "$2" && pwd)"}
