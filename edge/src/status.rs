@@ -9,11 +9,12 @@ use weir_cache::Cache;
 use weir_cache::clock::{Clock, Moment};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
-use weir_protocol::query::{self, QueryError};
+use weir_protocol::query::QueryError;
 use weir_runtime::admin::Readiness;
 use weir_runtime::bounds::Bound;
 use weir_runtime::file_watch::WatchedFiles;
 use weir_runtime::shutdown::Drain;
+use weir_runtime::status_page::{self, StatusPage};
 
 use crate::access::Access;
 use crate::catalog::{Catalog, Entry, Failure, Lookup};
@@ -25,9 +26,6 @@ use crate::peer_api::PeerApi;
 use crate::reload::Reloader;
 use crate::self_api::SelfApi;
 use crate::version::Version;
-
-/// The most services on one page of `/status`.
-const MAX_LISTED: usize = 1000;
 
 /// The most services that a reason names.
 const MAX_NAMED: usize = 3;
@@ -59,14 +57,8 @@ pub(crate) struct Status {
     pub(crate) drain: Drain,
 }
 
-/// The services that `/status` lists.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Page {
-    /// Only this service.
-    service: Option<ServiceName>,
-    /// Only services after this one, in the order of names.
-    after: Option<ServiceName>,
-}
+/// The services of a page of `/status`.
+type Page = StatusPage<ServiceName>;
 
 impl Status {
     /// Whether the edge can serve. A new edge needs to have reached an origin; one with a catalog does not. Expired
@@ -152,7 +144,7 @@ impl Status {
         let page = Page::parse(query)?;
         let all = self.catalog.all();
         let total = all.len();
-        let (listed, next) = page.of(all, MAX_LISTED);
+        let (listed, next) = services_of(&page, all);
         let failures = self.lookup.failures(|_| true);
         let services: Vec<_> = listed
             .iter()
@@ -161,7 +153,7 @@ impl Status {
         let mut document = self.head();
         document["services_total"] = total.into();
         document["services"] = services.into();
-        document["next_after"] = next.map(|name| name.to_string()).into();
+        document["next_page"] = next.into();
         Ok(document)
     }
 
@@ -288,32 +280,22 @@ impl Status {
     }
 }
 
-impl Page {
-    fn parse(query: &str) -> Result<Self, QueryError> {
-        let mut page = Self::default();
-        for (key, value) in query::pairs(query)? {
-            match key {
-                "service" => page.service = Some(query::parsed(key, &value)?),
-                "after" => page.after = Some(query::parsed(key, &value)?),
-                other => return Err(QueryError::unknown(other, "`service` and `after`")),
-            }
-        }
-        Ok(page)
+/// The services of a page in the order of names, and the cursor of the next page if there is one.
+fn services_of<T>(page: &Page, all: Vec<(ServiceName, T)>) -> (Vec<(ServiceName, T)>, Option<String>) {
+    let is_listed = |name: &ServiceName| {
+        page.service.as_ref().is_none_or(|wanted| name == wanted)
+            && page.after.as_ref().is_none_or(|after| name > after)
+    };
+    let mut listed: Vec<_> = all.into_iter().filter(|(name, _)| is_listed(name)).collect();
+    let by_name = |(one, _): &(ServiceName, T), (other, _): &(ServiceName, T)| one.cmp(other);
+    let more = listed.len() > page.limit;
+    if more {
+        listed.select_nth_unstable_by(page.limit, by_name);
+        listed.truncate(page.limit);
     }
-
-    /// The services of this page in order, at most `most`, and the name after which the next page starts.
-    fn of<T>(&self, all: Vec<(ServiceName, T)>, most: usize) -> (Vec<(ServiceName, T)>, Option<ServiceName>) {
-        let is_listed = |name: &ServiceName| {
-            self.service.as_ref().is_none_or(|wanted| name == wanted)
-                && self.after.as_ref().is_none_or(|after| name > after)
-        };
-        let mut listed: Vec<_> = all.into_iter().filter(|(name, _)| is_listed(name)).collect();
-        listed.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let more = listed.len() > most;
-        listed.truncate(most);
-        let next = listed.last().filter(|_| more).map(|(name, _)| name.clone());
-        (listed, next)
-    }
+    listed.sort_by(by_name);
+    let next = listed.last().filter(|_| more).map(|(name, _)| status_page::cursor(name));
+    (listed, next)
 }
 
 #[cfg(test)]
@@ -323,16 +305,15 @@ mod tests {
     #[test]
     fn pages_follow_one_another() {
         let all = || (0..5).rev().map(|n| (format!("s{n}").parse().unwrap(), n)).collect::<Vec<_>>();
-        let (mut query, mut seen) = (String::new(), Vec::new());
+        let (mut query, mut seen) = ("limit=2".to_owned(), Vec::new());
         loop {
-            let (listed, next) = Page::parse(&query).unwrap().of(all(), 2);
+            let (listed, next) = services_of(&Page::parse(&query).unwrap(), all());
             seen.extend(listed.into_iter().map(|(_, n)| n));
             let Some(next) = next else { break };
-            query = format!("after={next}");
+            query = format!("limit=2&page={next}");
         }
         assert_eq!(seen, [0, 1, 2, 3, 4]);
-        let (listed, next) = Page::parse("service=s3").unwrap().of(all(), 2);
+        let (listed, next) = services_of(&Page::parse("service=s3").unwrap(), all());
         assert_eq!((listed.len(), listed[0].1, next), (1, 3, None));
-        assert!(Page::parse("limit=3").is_err() && Page::parse("service=A").is_err());
     }
 }

@@ -42,6 +42,7 @@ mod staging;
 mod start;
 mod starting;
 mod status;
+mod status_page;
 mod stored_documents;
 mod summary;
 mod tar_reader;

@@ -5,11 +5,12 @@ use std::time::SystemTime;
 
 use weir_protocol::name::NodeName;
 use weir_runtime::admin::Readiness;
+use weir_runtime::status_page::StatusPage;
 
 use crate::catalog::Catalog;
 use crate::cluster::{self, Cluster};
 use crate::starting::Shown;
-use crate::{status, summary};
+use crate::{status, status_page, summary};
 
 /// For its admin listener: whether it is `ready`, `/status` and `/v1/summary`.
 pub(crate) fn shown(
@@ -22,20 +23,18 @@ pub(crate) fn shown(
     let (summed, in_cluster) = (catalog.clone(), cluster.clone());
     Shown {
         ready,
-        status: Box::new(move |readiness| {
-            let mut status = status::status(&name, begun, &catalog, readiness);
-            if let Some(cluster) = &cluster {
-                status["cluster"] = cluster::status(&cluster.view());
-            }
-            status
+        status: Box::new(move |readiness, query| {
+            let page = StatusPage::parse(query).map_err(|error| error.to_string())?;
+            let head = status::head(&name, begun, readiness);
+            let view = cluster.as_ref().map(Cluster::view);
+            Ok(status_page::add(head, &catalog.snapshot(), view.as_deref(), &page))
         }),
         summary: Box::new(move |head, families| {
             let mut summary = summary::summary(head, &summed.snapshot(), families);
             if let Some(cluster) = &in_cluster {
-                let mut status = cluster::status(&cluster.view());
+                let view = cluster.view();
                 // Their number: there may be thousands.
-                status["owned"] = status["owned"].as_array().map(Vec::len).into();
-                summary["cluster"] = status;
+                summary["cluster"] = cluster::status(&view, &view.owned.size().into());
             }
             summary
         }),

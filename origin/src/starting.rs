@@ -32,11 +32,14 @@ pub(crate) struct Starting {
 /// Adds to the head of `/status`, with the metrics of now.
 type Summary = Box<dyn Fn(Value, &[MetricFamily]) -> Value + Send + Sync>;
 
+/// The document of `/status`, with the page that a query wants.
+type Status = Box<dyn Fn(Readiness, &str) -> StatusDocument + Send + Sync>;
+
 /// What an origin says of itself.
 pub(crate) struct Shown {
     pub(crate) summary: Summary,
     pub(crate) ready: Box<dyn Fn() -> Readiness + Send + Sync>,
-    pub(crate) status: Box<dyn Fn(Readiness) -> serde_json::Value + Send + Sync>,
+    pub(crate) status: Status,
 }
 
 impl Starting {
@@ -47,7 +50,7 @@ impl Starting {
     /// The admin listener: of the start, and then of what has started.
     pub(crate) fn admin(&self, registry: Registry, metrics_token: Option<Arc<OperatorToken>>, drain: &Drain) -> Admin {
         let (ready, status, summary) = (self.clone(), self.clone(), self.clone());
-        let (ready, status) = (Arc::new(move || ready.readiness()), Arc::new(move |_: &str| status.status()));
+        let (ready, status) = (Arc::new(move || ready.readiness()), Arc::new(move |query: &str| status.status(query)));
         let gathered = registry.clone();
         let page = Page::new("origin", include_str!("page/origin.html"), include_str!("page/origin.js"));
         let page: (Page, Summarized) = (page, Arc::new(move || summary.summary(&gathered)));
@@ -98,10 +101,10 @@ impl Starting {
         self.started.get().map_or_else(|| Readiness::NotReady(vec![starting()]), |shown| (shown.ready)())
     }
 
-    fn status(&self) -> StatusDocument {
+    fn status(&self, query: &str) -> StatusDocument {
         let readiness = self.readiness();
         if let Some(shown) = self.started.get() {
-            return Ok((shown.status)(readiness));
+            return (shown.status)(readiness, query);
         }
         Ok(status::head(&self.name, self.begun, readiness))
     }
@@ -154,9 +157,9 @@ mod tests {
         let ready = Box::new(|| Readiness::Ready);
         starting.ends(Shown {
             ready,
-            status: Box::new(|readiness| json!({ "ready": readiness == Readiness::Ready })),
+            status: Box::new(|readiness, _| Ok(json!({ "ready": readiness == Readiness::Ready }))),
             summary: Box::new(|head, _| head),
         });
-        assert_eq!((starting.readiness(), starting.status().unwrap()), (Readiness::Ready, json!({ "ready": true })));
+        assert_eq!((starting.readiness(), starting.status("").unwrap()), (Readiness::Ready, json!({ "ready": true })));
     }
 }

@@ -14,19 +14,8 @@ use weir_runtime::admin::Readiness;
 use weir_source::{Condition, Lost, Pin, PollFailure, Service, ServiceConfig, WithoutPin};
 use weir_upstream::{FetchSnapshot, RepositoryConfig};
 
-use crate::catalog::{Catalog, Defined, NotMirrored, RawDocument, Refused, Snapshot};
+use crate::catalog::{Defined, NotMirrored, RawDocument, Refused, Snapshot};
 use crate::reconcile::{Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
-
-/// The states of all repositories and services.
-pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {
-    let snapshot = catalog.snapshot();
-    let mut status = head(name, started, ready);
-    let all = snapshot.definitions.repositories.iter();
-    status["repositories"] = all.map(|one| repository_entry(&snapshot, one)).collect();
-    let all = snapshot.definitions.services.iter();
-    status["services"] = all.map(|one| service_entry(&snapshot, one)).collect();
-    status
-}
 
 /// What the origin is, and whether it can do its work.
 pub(crate) fn head(name: &NodeName, started: SystemTime, ready: Readiness) -> Value {

@@ -36,7 +36,7 @@ pub(crate) use self::owner::{Owner, owner};
 pub(crate) use self::proved::ensure_proved;
 pub(crate) use self::replicas::{MAX_AGE, Replicas, Unreadable};
 pub(crate) use self::secrets::Secrets;
-pub(crate) use self::status::status;
+pub(crate) use self::status::{owned_entry, status};
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
 

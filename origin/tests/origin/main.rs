@@ -70,6 +70,7 @@ mod several_operators;
 mod several_origins;
 mod side_by_side;
 mod signing;
+mod status_pages;
 mod step_backs;
 mod stored_state;
 mod unpublished;

@@ -36,6 +36,7 @@ pub mod serve;
 pub mod service_manager;
 pub mod shutdown;
 pub mod status_command;
+pub mod status_page;
 pub mod telemetry;
 pub mod tls;
 pub mod udp;

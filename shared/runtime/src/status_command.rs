@@ -42,7 +42,7 @@ fn in_words(document: &Value) -> String {
     }
     let Some(fields) = document.as_object() else { return text + &plain(document) + "\n" };
     let rest = || fields.iter().filter(|(name, _)| !matches!(name.as_str(), "ready" | "reasons"));
-    for (name, value) in rest().filter(|(_, value)| !is_nested(value)) {
+    for (name, value) in rest().filter(|(_, value)| !is_nested(value) && !value.is_null()) {
         let _ = writeln!(text, "{name}: {}", plain(value));
     }
     for (name, value) in rest().filter(|(_, value)| is_nested(value)) {

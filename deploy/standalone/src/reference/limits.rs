@@ -117,6 +117,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | agents, assignments, issuers in a list for edges of the release before | 10,000, 1,000, 2,000; 10 MiB of JSON together |  | the kind is left out, and such edges keep what they have. Metric: `weir_origin_fleet_left_out` |
 | the same in a cluster with an origin of the release before | 10,000, 1,000, 2,000; 1.5 MiB of JSON each |  | 429 |
 | a page of a list | {origin/src/operator_api/page.rs MAX_LIMIT} |  | the next page has the rest |
+| repositories, and services, in a page of `/status` | {shared/runtime/src/status_page.rs MAX_LIMIT} |  | the next page has the rest |
 | repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
 | services | `limits.max_services` |  | 429. Metric: `weir_origin_catalog_limit` |
 | a repository's changes that wait for a write of its record | {origin/publish/src/write/writer.rs MAX_WAITING} |  | they wait |
@@ -226,7 +227,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | samples of the last hour for `/v1/summary` | one each {edge/src/history/ring.rs INTERVAL} |  | the oldest is dropped |
 | agents that `/v1/summary` lists | {edge/src/summary.rs MAX_AGENTS} |  | it has their number |
 | services that it names | {edge/src/summary.rs MAX_SERVICES} |  | it has their number |
-| services in a page of `/status` | {edge/src/status.rs MAX_LISTED} |  | the next page has the rest |
+| services in a page of `/status` | {shared/runtime/src/status_page.rs MAX_LIMIT} |  | the next page has the rest |
 
 ## Agent
 

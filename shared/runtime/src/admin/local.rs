@@ -12,6 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::spawn_blocking;
 
 use super::Admin;
+use crate::status_page;
 
 /// The socket's name in the folder of an origin or an edge. Agents may share a folder.
 pub const STATUS_SOCKET: &str = "status.sock";
@@ -23,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Admin {
-    /// Writes the document of `/status` to each who connects to the socket at `path`, which is this process's alone, one after
+    /// Writes all pages of `/status` to each who connects to the socket at `path`, which is this process's alone, one after
     /// the other, until the drain has ended. Without the socket the role works on, and says why.
     pub fn listen_at(&self, path: &Path) {
         let path = path.to_owned();
@@ -63,10 +64,15 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 async fn answer(admin: &Admin, mut stream: UnixStream) -> io::Result<()> {
-    let status = admin.status.clone();
-    let document = spawn_blocking(move || status("").unwrap_or_else(Value::String)).await.map_err(io::Error::other)?;
-    stream.write_all(&serde_json::to_vec(&document)?).await?;
-    stream.shutdown().await
+    let mut query = String::new();
+    loop {
+        let status = admin.status.clone();
+        let page = spawn_blocking(move || status(&query).unwrap_or_else(Value::String));
+        let page = page.await.map_err(io::Error::other)?;
+        stream.write_all(&serde_json::to_vec(&page)?).await?;
+        let Some(next) = page["next_page"].as_str() else { return stream.shutdown().await };
+        query = format!("page={next}");
+    }
 }
 
 /// Why a process does not say how it is.
@@ -77,17 +83,57 @@ pub struct NotAnswered {
     cause: io::Error,
 }
 
-/// The document of `/status` of the process at a socket.
+/// The document of `/status` of the process at a socket, with the lists of all its pages.
 ///
 /// # Errors
 /// No process listens there, or it does not answer in ten seconds.
 pub async fn status_at(socket: &Path) -> Result<Value, NotAnswered> {
     let asked = async {
-        let (mut stream, mut document) = (UnixStream::connect(socket).await?, Vec::new());
-        stream.read_to_end(&mut document).await?;
-        Ok(serde_json::from_slice(&document)?)
+        let (mut stream, mut answer) = (UnixStream::connect(socket).await?, Vec::new());
+        stream.read_to_end(&mut answer).await?;
+        let mut pages = serde_json::Deserializer::from_slice(&answer).into_iter::<Value>();
+        let mut document = pages.next().ok_or(io::ErrorKind::UnexpectedEof)??;
+        for page in pages {
+            status_page::join(&mut document, page?);
+        }
+        Ok(document)
     };
     let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "it did not answer in 10 s");
     let answered = tokio::time::timeout(TIMEOUT, asked).await.map_err(timeout).and_then(|answered| answered);
     answered.map_err(|cause| NotAnswered { socket: socket.to_owned(), cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use weir_protocol::name::ServiceName;
+
+    use super::super::Readiness;
+    use super::*;
+    use crate::shutdown::Drain;
+    use crate::status_page::{StatusPage, cursor};
+
+    #[tokio::test]
+    async fn all_pages_are_one_document() {
+        let page = |query: &str| {
+            let at = StatusPage::<ServiceName>::parse(query).unwrap().after.map_or(0, |at| at.as_str().len());
+            let next = (at < 2).then(|| cursor("s".repeat(at + 1)));
+            Ok(
+                json!({ "ready": true, "services": [at], "cluster": { "owned": [at], "others": [7] }, "next_page": next }),
+            )
+        };
+        let (folder, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let socket = folder.path().join(STATUS_SOCKET);
+        let ready = Arc::new(|| Readiness::Ready);
+        let registry = prometheus::Registry::new();
+        Admin { registry, ready, status: Arc::new(page), page: None, metrics_token: None, drain: drain.clone() }
+            .listen_at(&socket);
+        let all = json!({
+            "ready": true, "services": [0, 1, 2], "cluster": { "owned": [0, 1, 2], "others": [7] }, "next_page": null,
+        });
+        assert_eq!(status_at(&socket).await.unwrap(), all);
+        assert!(drain.finish(Duration::from_secs(5)).await);
+    }
 }
