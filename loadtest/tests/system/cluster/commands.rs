@@ -1,64 +1,18 @@
 //! The commands of operators, at an origin that does not own what they are about.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tokio::process::Command;
-use weir_loadtest::processes::{binary, until};
+use weir_loadtest::processes::until;
 
 use super::engine::EngineKind;
 use super::network::{Part, isolated};
 use super::site::{Plan, Site};
 use super::{on_machines, until_settled};
+use crate::weir::Weir;
 
 const REPOSITORIES: usize = 4;
-
-/// `weir` as an operator of one origin.
-struct Weir {
-    program: PathBuf,
-    dir: PathBuf,
-    server: String,
-}
-
-impl Weir {
-    /// The exit status of a command, and what it printed and said.
-    async fn run(&self, command: &str) -> anyhow::Result<(Option<i32>, String)> {
-        let mut weir = Command::new(&self.program);
-        weir.args(command.split(' ')).args([
-            "--server",
-            &self.server,
-            "--ca",
-            "ca.pem",
-            "--token-file",
-            "operator-token",
-        ]);
-        let output = weir.current_dir(&self.dir).env_clear().output().await?;
-        let said = String::from_utf8([output.stdout, output.stderr].concat())?;
-        Ok((output.status.code(), said))
-    }
-
-    /// Runs a command that succeeds.
-    async fn succeeds(&self, command: &str) -> anyhow::Result<String> {
-        let (status, said) = self.run(command).await?;
-        ensure!(status == Some(0), "weir {command}: {status:?} {said}");
-        Ok(said)
-    }
-
-    /// Runs a command that prints this.
-    async fn says(&self, command: &str, expected: &[&str]) -> anyhow::Result<()> {
-        let said = self.succeeds(command).await?;
-        let missing = expected.iter().find(|part| !said.contains(**part));
-        ensure!(missing.is_none(), "weir {command} does not say {missing:?}: {said}");
-        Ok(())
-    }
-
-    async fn until(&self, command: &str, expected: &str) -> anyhow::Result<()> {
-        let says = async || self.run(command).await.is_ok_and(|(_, said)| said.contains(expected));
-        until(&format!("weir {command} says {expected}"), says).await
-    }
-}
 
 #[test]
 fn an_origin_that_owns_nothing_of_it_answers_commands() -> anyhow::Result<()> {
@@ -83,7 +37,7 @@ async fn commands() -> anyhow::Result<()> {
     let owners = site.owners(REPOSITORIES).await.context("one lost its owner")?;
     let (name, owner) = owners.first_key_value().context("there are repositories")?;
     let other = site.origins[..2].iter().find(|origin| origin.name != *owner).context("there are two origins")?;
-    let weir = Weir { program: binary("weir")?, dir: site.path(""), server: other.operators() };
+    let weir = Weir::new(&site.path(""), other.operators())?;
     let at = site.upstreams.iter().position(|upstream| upstream.name == *name).context("it has an upstream")?;
     let first = site.upstreams[at].newest.clone();
 
