@@ -109,6 +109,9 @@ pub struct Plan {
     /// How many of the agents are real.
     #[arg(long, default_value_t = 300)]
     real: usize,
+    /// Waits for a line on standard input after the questions, so that `loadtest/pages/first_row.mjs` can look at the pages.
+    #[arg(long)]
+    look: bool,
 }
 
 /// Starts the fleet, and asks.
@@ -117,7 +120,7 @@ pub struct Plan {
 /// An answer was wrong or late.
 pub async fn run(plan: &Plan) -> anyhow::Result<()> {
     open_files::raise_limit();
-    let Plan { agents, services, real } = *plan;
+    let Plan { agents, services, real, look } = *plan;
     let all: Vec<usize> = (0..services).collect();
     let mut site = Site::start(services).await?;
     let (_, old) = site.publish("one", &all).await?;
@@ -135,6 +138,11 @@ pub async fn run(plan: &Plan) -> anyhow::Result<()> {
     memory(&site, "with them")?;
     let behind = (real..agents).filter(|number| number.is_multiple_of(BEHIND)).count();
     ask_all(&site, &second, behind * services).await?;
+    if look {
+        println!("look: node first_row.mjs {} {}", site.path().display(), site.operators());
+        let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+        read.await.context("the line is not read")??;
+    }
 
     let (began, before) = (Instant::now(), site.observed_bytes().await?);
     let (third, newest) = site.publish("three", &[0]).await?;

@@ -138,6 +138,11 @@ origin = [{{ url = "https://{of_edges}", ca = "ca.pem", client_certificate = "ed
         self.dir.path()
     }
 
+    /// Where operators reach the origin.
+    pub(crate) fn operators(&self) -> SocketAddr {
+        self.of_operators
+    }
+
     /// A token of an agent, which opens all services.
     pub(crate) fn token(&self, agent: &str, number: usize) -> anyhow::Result<String> {
         Ok(self.key.issue(&Claims {
