@@ -14,7 +14,7 @@ use weir_runtime::admin::Readiness;
 use weir_runtime::bounds::Bound;
 use weir_runtime::file_watch::WatchedFiles;
 use weir_runtime::shutdown::Drain;
-use weir_runtime::status_page::{self, StatusPage};
+use weir_runtime::status_page::StatusPage;
 
 use crate::access::Access;
 use crate::catalog::{Catalog, Entry, Failure, Lookup};
@@ -153,7 +153,7 @@ impl Status {
         let mut document = self.head();
         document["services_total"] = total.into();
         document["services"] = services.into();
-        document["next_page"] = next.into();
+        document["next_after"] = next.into();
         Ok(document)
     }
 
@@ -294,7 +294,7 @@ fn services_of<T>(page: &Page, all: Vec<(ServiceName, T)>) -> (Vec<(ServiceName,
         listed.truncate(page.limit);
     }
     listed.sort_by(by_name);
-    let next = listed.last().filter(|_| more).map(|(name, _)| status_page::cursor(name));
+    let next = listed.last().filter(|_| more).map(|(name, _)| name.to_string());
     (listed, next)
 }
 
@@ -310,7 +310,7 @@ mod tests {
             let (listed, next) = services_of(&Page::parse(&query).unwrap(), all());
             seen.extend(listed.into_iter().map(|(_, n)| n));
             let Some(next) = next else { break };
-            query = format!("limit=2&page={next}");
+            query = format!("limit=2&after={next}");
         }
         assert_eq!(seen, [0, 1, 2, 3, 4]);
         let (listed, next) = services_of(&Page::parse("service=s3").unwrap(), all());

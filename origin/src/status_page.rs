@@ -1,5 +1,5 @@
 //! Pages of `/status`: a page has up to `limit` repositories and as many services. Both lists are in the order of names, and
-//! one cursor says where both end, so that who follows `next_page` has read all of both.
+//! one cursor says where both end, so that who follows `next_after` has read all of both.
 
 use std::fmt::{self, Display, Formatter};
 use std::ops::Bound;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 use weir_protocol::name::{NameError, RepositoryName, ServiceName};
-use weir_runtime::status_page::{StatusPage, cursor};
+use weir_runtime::status_page::StatusPage;
 
 use crate::catalog::{Map, Snapshot};
 use crate::cluster::{self, View};
@@ -35,7 +35,7 @@ pub(crate) fn add(mut head: Value, snapshot: &Snapshot, cluster: Option<&View>, 
     head["services_total"] = definitions.services.size().into();
     head["repositories"] = repositories.iter().map(|one| repository_entry(snapshot, *one)).collect();
     head["services"] = services.iter().map(|one| service_entry(snapshot, *one)).collect();
-    head["next_page"] = next.map(cursor).into();
+    head["next_after"] = next.map(|last| last.to_string()).into();
     if let Some(view) = cluster {
         let owned = repositories.iter().filter_map(|(name, _)| view.owned.get_key_value(*name));
         let owned = owned.map(cluster::owned_entry).collect();

@@ -27,7 +27,7 @@ async fn pages_have_each_repository_and_service_once() {
     };
     let whole = page("").await;
     assert_eq!((&whole["repositories_total"], &whole["services_total"]), (&json!(3), &json!(7)));
-    assert_eq!((&whole["role"], &whole["next_page"]), (&json!("origin"), &json!(null)));
+    assert_eq!((&whole["role"], &whole["next_after"]), (&json!("origin"), &json!(null)));
 
     let (mut repositories, mut services, mut sizes, mut next) = (Vec::new(), Vec::new(), Vec::new(), String::new());
     loop {
@@ -37,8 +37,8 @@ async fn pages_have_each_repository_and_service_once() {
         sizes.push((listed.len(), of.len()));
         repositories.extend(listed);
         services.extend(of);
-        let Some(cursor) = one["next_page"].as_str() else { break };
-        next = format!("&page={cursor}");
+        let Some(cursor) = one["next_after"].as_str() else { break };
+        next = format!("&after={cursor}");
     }
     assert_eq!(sizes, [(2, 2), (1, 2), (0, 2), (0, 1)]);
     assert_eq!((repositories, services), (names(&whole, "repositories"), names(&whole, "services")));
@@ -46,7 +46,7 @@ async fn pages_have_each_repository_and_service_once() {
     let one = page("service=s3").await;
     assert_eq!((names(&one, "services"), names(&one, "repositories")), (vec!["s3".into()], vec!["shop".into()]));
     assert_eq!(names(&page("service=unknown").await, "services").len(), 0);
-    for (wrong, word) in [("limit=0", "limit"), ("page=s3", "page"), ("page=after.A~", "page"), ("after=s3", "after")] {
+    for (wrong, word) in [("limit=0", "limit"), ("after=s3", "after"), ("after=A~", "after"), ("page=s3", "page")] {
         let (status, problem) = node.admin(&format!("/status?{wrong}")).await;
         assert!(status == 400 && problem.contains(&format!("`{word}`")), "{wrong}: {status} {problem}");
     }

@@ -1,6 +1,5 @@
-//! Pages of `/status`: `limit` and `page`, as in lists of the operators' API, and `service`.
+//! Pages of `/status`: `limit`, `after` and `service`.
 
-use std::fmt::Display;
 use std::str::FromStr;
 
 use serde_json::Value;
@@ -9,9 +8,6 @@ use weir_protocol::query::{self, QueryError};
 
 /// The most entries of a list in a page, and how many there are by default.
 pub const MAX_LIMIT: usize = 1000;
-
-/// The prefix of cursors, which are opaque to clients.
-const CURSOR: &str = "after.";
 
 /// The lists that pages have parts of.
 const LISTS: [&str; 3] = ["/repositories", "/services", "/cluster/owned"];
@@ -42,22 +38,16 @@ impl<C: FromStr> StatusPage<C> {
                         return Err(QueryError::new(format!("`limit` is from 1 to {MAX_LIMIT}")));
                     }
                 }
-                "page" => {
-                    let after = value.strip_prefix(CURSOR).and_then(|after| after.parse().ok());
-                    let unknown = || QueryError::new("`page` is no `next_page` of a listing");
-                    page.after = Some(after.ok_or_else(unknown)?);
+                "after" => {
+                    let unknown = |_| QueryError::new("`after` is no `next_after` of a page");
+                    page.after = Some(value.parse().map_err(unknown)?);
                 }
                 "service" => page.service = Some(query::parsed(key, &value)?),
-                _ => return Err(QueryError::unknown(key, "`limit`, `page` and `service`")),
+                _ => return Err(QueryError::unknown(key, "`limit`, `after` and `service`")),
             }
         }
         Ok(page)
     }
-}
-
-/// The `next_page` of a document whose lists end here.
-pub fn cursor(last: impl Display) -> String {
-    format!("{CURSOR}{last}")
 }
 
 /// Adds the lists of the page that follows to those of a document.
@@ -69,8 +59,8 @@ pub fn join(document: &mut Value, mut next: Value) {
             all.append(more);
         }
     }
-    if let Some(cursor) = document.get_mut("next_page") {
-        *cursor = next["next_page"].take();
+    if let Some(cursor) = document.get_mut("next_after") {
+        *cursor = next["next_after"].take();
     }
 }
 
@@ -84,16 +74,15 @@ mod tests {
         for (query, word) in [
             ("limit=0", "`limit`"),
             ("limit=1001", "1000"),
-            ("page=shop", "`page`"),
-            ("page=after.A", "`page`"),
+            ("after=A", "`after`"),
             ("service=A", "`service`"),
-            ("after=shop", "`after`"),
+            ("page=shop", "`page`"),
         ] {
             let error = parse(query).unwrap_err().to_string();
             assert!(error.contains(word), "{query}: {error}");
         }
         let shop: ServiceName = "shop".parse().unwrap();
-        let page = parse(&format!("limit=2&page={}", cursor(&shop))).unwrap();
+        let page = parse("limit=2&after=shop").unwrap();
         assert_eq!(page, StatusPage { limit: 2, after: Some(shop), service: None });
     }
 }

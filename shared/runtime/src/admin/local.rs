@@ -70,8 +70,8 @@ async fn answer(admin: &Admin, mut stream: UnixStream) -> io::Result<()> {
         let page = spawn_blocking(move || status(&query).unwrap_or_else(Value::String));
         let page = page.await.map_err(io::Error::other)?;
         stream.write_all(&serde_json::to_vec(&page)?).await?;
-        let Some(next) = page["next_page"].as_str() else { return stream.shutdown().await };
-        query = format!("page={next}");
+        let Some(next) = page["next_after"].as_str() else { return stream.shutdown().await };
+        query = format!("after={next}");
     }
 }
 
@@ -113,15 +113,15 @@ mod tests {
     use super::super::Readiness;
     use super::*;
     use crate::shutdown::Drain;
-    use crate::status_page::{StatusPage, cursor};
+    use crate::status_page::StatusPage;
 
     #[tokio::test]
     async fn all_pages_are_one_document() {
         let page = |query: &str| {
             let at = StatusPage::<ServiceName>::parse(query).unwrap().after.map_or(0, |at| at.as_str().len());
-            let next = (at < 2).then(|| cursor("s".repeat(at + 1)));
+            let next = (at < 2).then(|| "s".repeat(at + 1));
             Ok(
-                json!({ "ready": true, "services": [at], "cluster": { "owned": [at], "others": [7] }, "next_page": next }),
+                json!({ "ready": true, "services": [at], "cluster": { "owned": [at], "others": [7] }, "next_after": next }),
             )
         };
         let (folder, drain) = (tempfile::tempdir().unwrap(), Drain::new());
@@ -131,7 +131,7 @@ mod tests {
         Admin { registry, ready, status: Arc::new(page), page: None, metrics_token: None, drain: drain.clone() }
             .listen_at(&socket);
         let all = json!({
-            "ready": true, "services": [0, 1, 2], "cluster": { "owned": [0, 1, 2], "others": [7] }, "next_page": null,
+            "ready": true, "services": [0, 1, 2], "cluster": { "owned": [0, 1, 2], "others": [7] }, "next_after": null,
         });
         assert_eq!(status_at(&socket).await.unwrap(), all);
         assert!(drain.finish(Duration::from_secs(5)).await);
