@@ -47,7 +47,7 @@ export async function aFailingAgent(site) {
   assert.match(await text(page, '#agents-words'), new RegExp(`^${site.weir('get', 'agents').agents.length} agent: 1 live\\.$`));
   const revision = rows[0].current.revision_id.split(':').at(-1).slice(0, 12);
   assert.deepEqual([rows.length, summary[0].rows, summary[0].key], [1, 1, rows[0].current.revision_id]);
-  await says(page, '#services', new RegExp(`shop-prod\\s+${revision}.*\\s+100 % of 1 agent is at the published revision\\. ${revision}: 1`));
+  await says(page, '#services', new RegExp(`shop-prod\\s+${revision}.*\\s+100 % of 1 agent has the published revision on disk\\. ${revision}: 1`));
   check('the page of the fleet, weir and the API agree on an agent whose hook fails');
   return page;
 }

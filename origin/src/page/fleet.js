@@ -83,7 +83,7 @@ function notKnown({ answer }, now) {
   const without = answer.agents_without_rows - answer.agents_without_rows_gone;
   const unknown = answer.unknown - answer.unknown_gone - answer.unknown_pinned;
   return [
-    ...answer.incomplete.map(({ edge, via, since }) => `Not known: what agents of the edge ${edge}${via ? ` (through ${via})` : ''} run. It has not reported all for ${duration(secondsSince(since, now))}.`),
+    ...answer.incomplete.map(({ edge, via, since }) => `Not known: what agents of the edge ${edge}${via ? ` (through ${via})` : ''} run. It has not reported all for ${duration(secondsSince(since, now))}: it may be down.`),
     ...(unknown > 0 ? [`Not known: whether ${count(unknown, 'more row')} lack the revision. It is not in the history, or their agents do not report what they applied.`] : []),
     ...(without > 0 ? [`Not known: what ${count(without, 'agent')} run. No edge has heard them since the origin started.`] : []),
     ...(answer.pinned || []).map(({ service, pinned, published }) => `Pinned: ${service}, by ${pinned.by || 'an operator'}${pinned.reason ? ` (${pinned.reason})` : ''}, at ${published ? cut(called(published)) : 'a version'} that is not known to have the revision.`),
@@ -102,12 +102,20 @@ function notShown({ groups, services }) {
 // Agents have no service: by such a filter it is what agents run that matches.
 const isOfRows = () => view.filter.some(([key]) => OF_ROWS_ALONE.includes(key));
 
-function showFleetState({ answer, agents, groups, problems }, unknown, left) {
+// Whether not all agents are heard now.
+const isOld = ({ answer, agents }) => answer.incomplete.length > 0 || agents?.silent > 0;
+
+// What stops a service that agents cannot know of: at the origin.
+const cannotFollow = (status) => status?.failure ? `cannot follow: ${status.failure.repository ? `repository ${status.failure.repository}: ` : ''}${status.failure.step}: ${status.failure.reason}` : '';
+
+function showFleetState({ answer, agents, groups, problems, services }, unknown, left) {
   const rows = problems?.total ?? 0;
   const byRows = isOfRows() && groups !== undefined;
+  const matching = new Set(view.filter.length ? groups?.groups.map((group) => group.key[0]) : services?.services.map((one) => one.name));
+  const lost = services?.services.filter((one) => one.status?.failure && matching.has(one.name)).length;
   const wrong = [
     !byRows && agents.refused > 0 && `${count(agents.refused, 'agent')} refused`, !byRows && agents.silent > 0 && `${count(agents.silent, 'agent')} silent`,
-    rows > 0 && count(rows, 'reported problem'),
+    rows > 0 && count(rows, 'reported problem'), lost > 0 && `${count(lost, 'service')} cannot follow`,
   ].filter(Boolean).join(', ');
   const isFiltered = view.filter.length > 0;
   const matches = byRows ? groups.total : agents.all;
@@ -123,17 +131,18 @@ function showFleetState({ answer, agents, groups, problems }, unknown, left) {
 }
 
 function showAgents({ all, live, silent, refused, listed }, incomplete, now) {
+  const away = new Set(incomplete.map(({ edge }) => edge));
   const isOfFilter = all === undefined;
   const byState = () => [[live, 'live'], [silent, 'silent'], [refused, 'refused'], [all - live - silent - refused, 'of which only the name is known']]
     .filter(([number]) => number > 0).map(([number, word]) => `${whole.format(number)} ${word}`).join(', ');
   const more = isOfFilter ? '' : [['refused', refused], ['silent', silent]].filter(([, number]) => number > LISTED)
     .map(([state]) => ` The first ${LISTED} ${state} ones are listed; the filter state=${state} has all.`).join('');
   say('h-agents', !isOfFilter && isOfRows() ? 'Agents of all services' : 'Agents');
-  say('agents-words', isOfFilter ? '' : all === 0 ? 'None.' : `${count(all, 'agent')}: ${byState()}${incomplete ? ', as last reported' : ''}.${more}`);
+  say('agents-words', isOfFilter ? '' : all === 0 ? 'None.' : `${count(all, 'agent')}: ${byState()}${away.size ? ', as last reported' : ''}.${more}`);
   say('agents-caption', isOfFilter ? 'Agents that match the filter' : 'Agents that no edge hears');
   byId('agents').hidden = listed.length === 0;
   tableRows('agents', listed.map((one) => [to([['agent', one.agent]], one.agent), stateOf(one.state), ago(one.heard_at, now), one.edge || '–',
-    one.reason || { silent: 'no edge has heard it for 90 s', unknown: 'only its name is known', live: one.problems > 0 ? count(one.problems, 'problem') : 'nothing' }[one.state] || '–']));
+    one.reason || { silent: away.has(one.edge) ? 'its edge does not report: the agent may be well' : 'no edge has heard it for 90 s', unknown: 'only its name is known', live: one.problems > 0 ? count(one.problems, 'problem') : 'nothing' }[one.state] || '–']));
 }
 
 const problemOf = ({ text, output, tries }) => make('span', {}, text + (tries > 1 ? ` (${tries} times or more)` : ''), output ? make('pre', { tabindex: '0' }, output) : null);
@@ -149,8 +158,8 @@ function showProblems(worst, problems, now) {
 }
 
 // What is on disk of one service, what is published first. `isPart`: not of all its agents. `isCut`: there may be
-// more groups. `staged`: what is not for all.
-function spread(name, groups, published, isPart, isCut, staged) {
+// more groups. `staged`: what is not for all. `isOld`: some agents are not heard now.
+function spread(name, groups, published, isPart, isCut, staged, isOld) {
   const rows = sum(groups.map((group) => group.rows));
   const newest = groups.find((group) => group.revision && group.revision === published?.revision_id);
   const others = groups.filter((group) => group !== newest);
@@ -167,12 +176,12 @@ function spread(name, groups, published, isPart, isCut, staged) {
   }));
   const behind = published ? rows - (newest?.rows || 0) : 0;
   const lacking = behind > 0 && !isPart ? to([['service', name], ['lacks', published.digest]], 'who lacks it') : null;
-  const words = make('span', {}, isCut ? `At least ${count(rows, 'agent')}${published ? '' : ', and what is published is not known'}. ` : isPart ? `${count(rows, 'agent')} match${rows === 1 ? 'es' : ''} the filter. ` : published ? `${percent(rows - behind, rows)} of ${count(rows, 'agent')} ${rows === 1 ? 'is' : 'are'} at the published revision. ` : `${count(rows, 'agent')}, and what is published is not known. `,
+  const words = make('span', {}, isCut ? `At least ${count(rows, 'agent')}${published ? '' : ', and what is published is not known'}. ` : isPart ? `${count(rows, 'agent')} match${rows === 1 ? 'es' : ''} the filter. ` : published ? `${percent(rows - behind, rows)} of ${count(rows, 'agent')} ${rows === 1 ? 'has' : 'have'} the published revision on disk${isOld ? ', as last reported' : ''}. ` : `${count(rows, 'agent')}, and what is published is not known. `,
     ...listed.flatMap(([number, colour, text]) => [key(`${text}: ${whole.format(number)}`, colour), ' ']), rest > 0 ? `others: ${whole.format(rest)} ` : null, lacking);
   return { behind, cell: make('div', { class: 'spread' }, picture, words) };
 }
 
-function showServices({ groups, problems, services }, now) {
+function showServices({ answer, agents, groups, problems, services }, now) {
   byId('s-services').hidden = !groups;
   if (!groups) return;
   const byService = (answer) => Map.groupBy(answer.groups, (group) => group.key[0]);
@@ -185,20 +194,21 @@ function showServices({ groups, problems, services }, now) {
     const published = documents.get(name)?.status?.published;
     const of = (have.get(name) || []).map(({ key: [, revision], rows }) => ({ revision, rows }));
     return { name, status: documents.get(name)?.status, published, failing: fail.get(name) || [],
-      ...(of.length ? spread(name, of, published, isPart, Boolean(groups.cursor)) : { behind: 0, cell: groups.cursor ? 'not shown' : 'no agent has reported it' }) };
+      ...(of.length ? spread(name, of, published, isPart, Boolean(groups.cursor), null, isOld({ answer, agents })) : { behind: 0, cell: groups.cursor ? 'not shown' : 'no agent has reported it' }) };
   }).sort((one, other) => other.behind - one.behind || (one.name < other.name ? -1 : 1));
   const behind = all.filter((one) => one.behind > 0).length;
   const open = all.filter((one) => !one.published && have.has(one.name)).length;
   say('services-words', all.length === 0 ? 'No service matches.' : `${count(all.length, 'service')}. ` +
-    (behind > 0 ? `Of ${whole.format(behind)} some agents are not at the published revision.` : open < all.length && !groups.cursor ? 'No agent is known to be at another revision than the published one.' : '') +
+    (behind > 0 ? `Some agents do not have the published revision of ${whole.format(behind)} on disk.` : open < all.length && !groups.cursor ? 'No agent is known to have another revision than the published one on disk.' : '') +
     (open > 0 ? ` ${whole.format(open)} ${open === 1 ? 'is' : 'are'} not compared.` : '') +
     (all.length > SHOWN ? ` ${SHOWN} are listed; filter by service to see others.` : ''));
   byId('services').hidden = all.length === 0;
   tableRows('services', all.slice(0, SHOWN).map(({ name, status, published, cell, failing }) => [
     toService(name),
-    make('span', {}, published ? named(published) : services.next_page && !documents.has(name) ? 'not compared' : 'not known', published ? ` ${ago(published.published_at, now)}` : null,
-      status?.pinned ? make('span', { class: 'warn' }, ` pinned by ${status.pinned.by || 'an operator'}`) : null,
-      status?.condition === 'unhealthy' ? make('span', { class: 'bad' }, ` ${status.failure?.step}: ${status.failure?.reason}`) : null),
+    make('span', {}, published ? named(published) : services.next_page && !documents.has(name) ? 'not compared' : 'not known', published ? `, ${ago(published.published_at, now)}` : null,
+      status?.pinned ? make('span', { class: 'warn' }, `, pinned by ${status.pinned.by || 'an operator'}`) : null,
+      status?.frozen ? make('span', { class: 'warn' }, ', frozen') : null,
+      status?.failure ? make('span', { class: 'bad' }, `; ${cannotFollow(status)}`) : null),
     cell,
     failing.length ? make('span', { class: 'bad' }, failing.map(({ key: [, kind], rows }) => `${kind}: ${whole.format(rows)}`).join(', ')) : 'none']));
 }
@@ -240,7 +250,7 @@ function show(data, now) {
   if (data.wrong) return;
   if (data.service) return showService(data, now);
   showFleetState(data, notKnown(data, now), notShown(data));
-  showAgents(data.agents, data.answer.incomplete.length > 0, now);
+  showAgents(data.agents, data.answer.incomplete, now);
   showProblems(data.worst, data.problems, now);
   showServices(data, now);
   showMatches(data.matches);

@@ -26,15 +26,16 @@ const button = (words, value, about) => make('button', { type: 'button', value, 
 
 function showServiceState({ name, document, rollout }, who, now) {
   const { status } = document;
-  const { published, pinned, failure, seen } = status || {};
+  const { published, pinned, frozen, failure, seen } = status || {};
   const words = [
     published ? `${cut(called(published))} is published, since ${dateOf(published.published_at)}.` : 'Nothing is published yet.',
     pinned ? `It is pinned by ${pinned.by || 'an operator'}, for ${duration(secondsSince(pinned.since, now))}${pinned.reason ? `: ${pinned.reason}` : ''}.` : '',
-    failure ? `It cannot follow: ${failure.step}: ${failure.reason}.` : '',
-    seen?.upstream_unreachable_since ? `Its upstream does not answer since ${dateOf(seen.upstream_unreachable_since)}.` : '',
+    frozen ? `Nothing new is published: it is frozen${frozen.name ? ` by ${frozen.name}` : ''}${frozen.until ? ` until ${dateOf(frozen.until)}` : ''}: ${frozen.reason}.` : '',
   ].filter(Boolean).join(' ');
+  const since = failure && (failure.since || seen?.upstream_unreachable_since);
+  say('service-stopped', failure ? `It ${cannotFollow(status)}${since ? `, since ${dateOf(since)}` : ''}. What is published stays.` : '', 'bad');
   say('service-name', `Service ${name}`);
-  say('service-state', words, failure ? 'bad' : pinned ? 'warn' : '');
+  say('service-state', words, pinned || frozen ? 'warn' : '');
   say('service-source', [['repository', document.repository], ['chart', document.chart], ['ref', document.ref], ['folder', document.folder]]
     .filter(([, value]) => value).map(([word, value]) => `${word} ${value}`).join(', '));
   const may = who.role !== 'view';
@@ -90,6 +91,7 @@ function showArrival({ document, arrivals }, groups, now) {
   const parts = [[0.5, 'half'], [0.95, '95 %'], [1, 'all']].map(([part, word]) => [reached(part), word]);
   const times = parts.filter(([minutes], at) => minutes !== parts[at + 1]?.[0]).map(([minutes, word]) => `${word} within ${minutesOf(minutes)}`).join(', ');
   const words = `${arrivals.cursor ? 'At least ' : ''}${whole.format(have)} of ${count(groups.total, 'agent')} ${groups.total === 1 ? 'has' : 'have'} applied it${have > 0 ? `; of these ${times} after its publication` : ''}.` +
+    (elapsed + 1 < ARRIVAL_COLUMNS ? ' What is blank in the plot is still to come.' : '') +
     (before > 0 ? ` ${whole.format(before)} had it before, or their clock is behind.` : '') + (arrivals.cursor ? ' Times that few agents have are left out.' : '');
   say('arrival-words', words);
   byId('arrival-plot').hidden = have === 0;
@@ -99,7 +101,8 @@ function showArrival({ document, arrivals }, groups, now) {
     draw('svg', { class: 'plot', viewBox: '0 0 100 100', preserveAspectRatio: 'none', role: 'img', 'aria-labelledby': 'arrival-title arrival-words' },
       draw('title', { id: 'arrival-title' }, 'Agents that have applied what is published, over time'),
       ...columns.map((number, at) => at >= elapsed + 1 ? null : draw('rect', { class: 'c1', x: at * width, width: width * 0.85, y: 100 - (100 * number) / groups.total, height: (100 * number) / groups.total },
-        draw('title', {}, `within ${duration((at + 1) * unit * 60)}: ${whole.format(number)}`)))),
+        draw('title', {}, `within ${duration((at + 1) * unit * 60)}: ${whole.format(number)}`))),
+      elapsed + 1 < ARRIVAL_COLUMNS ? draw('rect', { class: 'before', x: Math.ceil(elapsed + 1) * width, width: 100 - Math.ceil(elapsed + 1) * width, height: 100 }) : null),
     make('div', { class: 'axis', 'aria-hidden': 'true' }, ...['published', `${duration((ARRIVAL_COLUMNS / 2) * unit * 60)} later`, `${duration(ARRIVAL_COLUMNS * unit * 60)} later`].map((at) => make('span', {}, at))));
 }
 
@@ -109,7 +112,7 @@ function showHistory({ history: { publications, next_page: next } }, who) {
   byId('history').hidden = publications.length === 0;
   tableRows('history', publications.map((one) => [dateOf(one.published_at), named(one), short(one.digest), one.why, byWhom(one),
     one.current ? (one.pinned_at && !one.unpinned_at ? 'current, pinned' : 'current') : one.retained ? 'retained' : 'gone',
-    !one.retained || !current || one.digest === current.digest ? '' : make('span', {},
+    !one.retained || !current || one.digest === current.digest ? '–' : make('span', {},
       button('Compare', `diff ${one.digest} ${current.digest}`, `${cut(called(one))} with what is published`), ' ',
       who.role === 'view' ? null : button('Roll back', `rollback ${one.digest}`, `to ${cut(called(one))}`))]));
   const acts = publications.flatMap((one) => (one.acts || []).map((act) => ({ ...act, one })));
@@ -121,7 +124,7 @@ function showService(data, now) {
   const { service, who, groups, worst } = data;
   showServiceState(service, who, now);
   const all = groups.groups.map(({ key: revision, rows }) => ({ revision, rows }));
-  byId('service-spread').replaceChildren(all.length ? spread(service.name, all, service.document.status?.published, false, Boolean(groups.cursor), service.rollout.to).cell : 'No agent has reported it.');
+  byId('service-spread').replaceChildren(all.length ? spread(service.name, all, service.document.status?.published, false, Boolean(groups.cursor), service.rollout.to, isOld(data)).cell : 'No agent has reported it.');
   const unknown = notKnown(data, now);
   list('service-not-known', [...unknown, ...notShown(data)]);
   showArrival(service, groups, now);
