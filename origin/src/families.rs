@@ -16,6 +16,7 @@ use crate::member_client::MemberMetrics;
 use crate::metrics::OriginMetrics;
 use crate::names::NameMetrics;
 use crate::operator_api::OperatorMetrics;
+use crate::plans::PlanMetrics;
 use crate::rollouts::RolloutMetrics;
 
 /// The table of an origin's families, for the reference.
@@ -30,6 +31,7 @@ pub fn families() -> Vec<Family> {
         NameMetrics::FAMILIES,
         FleetMetrics::FAMILIES,
         FreezeMetrics::FAMILIES,
+        PlanMetrics::FAMILIES,
         RolloutMetrics::FAMILIES,
     ];
     let of_listeners =

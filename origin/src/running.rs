@@ -24,11 +24,12 @@ use crate::access::SentList;
 use crate::catalog::{Catalog, Documents, Editor};
 use crate::certificates::{CertificateUsers, LoadedCertificates};
 use crate::cluster::{Cluster, digests};
-use crate::config::{Config, RELOADABLE, rollouts};
+use crate::config::{Config, RELOADABLE};
 use crate::fleet::FleetStore;
 use crate::member_client::MemberClient;
 use crate::metrics::Metrics;
 use crate::operator_api::Access;
+use crate::plans::PlanStore;
 use crate::reconcile::{Handle, RepositoryState};
 use crate::versions::Versions;
 
@@ -47,6 +48,7 @@ pub struct Running {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) editor: Editor,
     pub(crate) fleet: FleetStore,
+    pub(crate) plans: PlanStore,
     pub(crate) operators: Access,
     /// The generations before the start.
     pub(crate) before: HashMap<ServiceName, Generation>,
@@ -168,7 +170,7 @@ impl Running {
         check(&self.certificates.user().config(), &now)?;
         let (repositories, services) = (&now.repositories, &now.services);
         // First, because services name them.
-        self.versions.publisher.plans.set(rollouts::by_name(&now.rollouts));
+        self.plans.set_file(&now.rollouts);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
         self.operators.replace(&now.operators);

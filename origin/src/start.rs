@@ -30,7 +30,7 @@ use weir_upstream::DataDir;
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
 use crate::cluster::{Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, digests, ensure_proved};
-use crate::config::{Config, rollouts};
+use crate::config::Config;
 use crate::edge_api::{EdgeApi, Events, InCluster, PartStatements};
 use crate::event_log::EventLog;
 use crate::fleet::{FleetBounds, FleetMetrics, FleetStore, MayShard};
@@ -42,6 +42,7 @@ use crate::metrics::Metrics;
 use crate::names::{NameRecords, ServiceNames};
 use crate::observed::Observed;
 use crate::operator_api::{Members, OperatorApi, WebhookApi};
+use crate::plans::PlanStore;
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::Context;
 use crate::record_engine::open_records;
@@ -97,9 +98,10 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let Loaded { publisher, records, started, stored } =
         load(&config, &data_dir, options, (&registry, &metrics), &starting).await?;
     warn_without_git().await?;
-    publisher.plans.set(rollouts::by_name(&config.rollouts));
     // Before anything is published.
-    let freezes = FreezeStore::start(&records, publisher.freezes.clone(), joining.is_some(), &registry).await?;
+    let (plans, is_shared) = (publisher.plans.clone(), joining.is_some());
+    let plans = PlanStore::start(&records, &config.rollouts, plans, is_shared, &registry).await?;
+    let freezes = FreezeStore::start(&records, publisher.freezes.clone(), is_shared, &registry).await?;
 
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), drain).await;
     let may_shard = joining.as_ref().map(|(cluster, _)| cluster.knows_shards());
@@ -135,6 +137,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let rollouts = Rollouts::new(versions.clone(), observed.clone(), joined, &registry)?;
     rollouts.start(drain);
     freezes.follow(versions.clone(), drain);
+    plans.follow(versions.clone(), drain);
 
     let streams = config.limits.event_streams;
     let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), drain);
@@ -152,7 +155,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         editor.clone(),
         versions.clone(),
         (fleet.clone(), observed, access.clone()),
-        (rollouts, freezes),
+        (rollouts, freezes, plans.clone()),
         &config,
         (&registry, &metrics.bounds),
     )?;
@@ -198,6 +201,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         catalog,
         editor,
         fleet,
+        plans,
         operators: of_operators,
         before,
         config: Box::new(config),

@@ -9,6 +9,7 @@ use weir_store::{Objects, StoreMetrics};
 
 use crate::catalog::{Definitions, Documents};
 use crate::config::Config;
+use crate::plans;
 use crate::record_engine::open_records;
 
 /// Problems of stored documents that an operator should know before an upgrade.
@@ -37,5 +38,8 @@ pub async fn stored_documents(config: &Config) -> anyhow::Result<StoredDocuments
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &api);
     let without_repository =
         defined.without_repository().map(|(service, repository)| (service.clone(), repository.clone()));
-    Ok(StoredDocuments { refused: defined.refused(), without_repository: without_repository.collect() })
+    let mut refused = defined.refused();
+    let plans = plans::refused(&records).await?;
+    refused.extend(plans.into_iter().map(|(name, reason)| (format!("rollout {name}"), reason)));
+    Ok(StoredDocuments { refused, without_repository: without_repository.collect() })
 }

@@ -99,7 +99,7 @@ pub(crate) async fn apply(arguments: &ApplyArguments) -> anyhow::Result<()> {
         check(&client, &documents).await?;
     }
     for ((kind, name), document) in &ordered {
-        match put(&client, *kind, name, document, arguments.dry_run).await {
+        match put(&client, (*kind, name), document, arguments.dry_run.then_some(&documents)).await {
             Ok(said) => print(format_args!("{} {name} {said}", kind.singular()))?,
             Err(error) => {
                 let error = error.context(format!("{} {name}", kind.singular()));
@@ -180,27 +180,34 @@ fn in_order(documents: &Documents) -> Vec<(&(Kind, String), &Value)> {
     ordered
 }
 
-/// Creates or changes an object. Returns what was done.
-async fn put(client: &Client, kind: Kind, name: &str, document: &Value, dry_run: bool) -> anyhow::Result<String> {
+/// Creates or changes an object. Returns what was done. `dry_run`: all documents, of which none is stored.
+async fn put(
+    client: &Client,
+    (kind, name): (Kind, &str),
+    document: &Value,
+    dry_run: Option<&Documents>,
+) -> anyhow::Result<String> {
     let path = kind.path(name)?;
     let before = client.find(&path).await?;
-    if dry_run {
+    if let Some(all) = dry_run {
         // As the change itself is refused; the others are checked as a batch.
         let is_of_file = before.as_ref().is_some_and(|before| before["defined_by"] == "file");
         if is_of_file && kind == Kind::Service {
             bail!("the configuration file of the origin defines it, and only a change of that file changes it");
         }
-        if kind == Kind::Repository {
-            check_repository(client, &path, document).await?;
-        }
-        let changes = before.as_ref().map(|before| [changes(before, document), left_out(before, document)].concat());
+        let is_alike = match kind {
+            Kind::Repository | Kind::Rollout => check_alone(client, &path, document).await? == "unchanged",
+            _ => false,
+        };
+        let differs = |before: &Value| [changes(before, document), left_out(before, document)].concat();
+        let changes = before.as_ref().map(|before| if is_alike { Vec::new() } else { differs(before) });
         let said = match changes {
             None => "would be created".to_owned(),
             Some(changes) if changes.is_empty() => "is as the file has it".to_owned(),
             Some(changes) => format!("would be changed\n{}", changes.join("\n")),
         };
         return Ok(match kind {
-            Kind::Service => format!("{said}\n  {}", content(client, &path, document).await?),
+            Kind::Service => format!("{said}\n  {}", content(client, &path, &without_plan(document, all)).await?),
             _ => said,
         });
     }
@@ -217,15 +224,15 @@ async fn put(client: &Client, kind: Kind, name: &str, document: &Value, dry_run:
     Ok(said)
 }
 
-/// Has an origin check a repository, and store nothing.
-async fn check_repository(client: &Client, path: &str, document: &Value) -> anyhow::Result<()> {
+/// Has an origin check a repository or a plan, and store nothing. Returns what would become of it.
+async fn check_alone(client: &Client, path: &str, document: &Value) -> anyhow::Result<String> {
     let checked = client.send(Method::POST, &format!("{path}/dry-run"), &Query::new(), Some(document)).await;
     match checked {
         Err(error) if error.downcast_ref::<Refused>().is_some_and(|refused| refused.kind == "no-such-path") => {
-            print("(this origin cannot check repositories without storing them: it is of an earlier release)")?;
-            Ok(())
+            print("(this origin cannot check it without storing it: it is of an earlier release)")?;
+            Ok(String::new())
         }
-        checked => checked.map(drop),
+        checked => checked.map(|(_, checked)| text(&checked["outcome"])),
     }
 }
 
@@ -238,6 +245,16 @@ fn is_refused(error: &anyhow::Error, document: &Value) -> bool {
         StatusCode::BAD_REQUEST => !has_part_services,
         _ => false,
     })
+}
+
+/// A service without its plan, if that is a document of the same files: it may not be there yet, and changes no tarball.
+fn without_plan(document: &Value, all: &Documents) -> Value {
+    let mut document = document.clone();
+    let is_of_files = |plan: &Value| all.contains_key(&(Kind::Rollout, text(plan)));
+    if document.get("rollout").is_some_and(is_of_files) {
+        document.as_object_mut().map(|fields| fields.remove("rollout"));
+    }
+    document
 }
 
 /// What the tarball of a service would have. Its repository may be a document of the same files that is not there yet.

@@ -160,7 +160,7 @@ async fn object(client: &Client, kind: Kind, name: &str, output: &OutputArgument
             let names: Vec<_> = services.iter().map(|service| text(&service["name"])).collect();
             print(format_args!("\nservices  {}", if names.is_empty() { "-".to_owned() } else { names.join(" ") }))?;
         }
-        Kind::Assignment | Kind::Issuer => {}
+        Kind::Rollout | Kind::Assignment | Kind::Issuer => {}
     }
     Ok(())
 }

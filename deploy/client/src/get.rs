@@ -25,6 +25,7 @@ Examples:
   weir get agents --by edge          how many agents each edge has, and how many of them are silent
   weir get edges                     edges: which are live, incomplete or away, with their agents
   weir get members -o wide           origins, and what each owns
+  weir get rollouts                  plans, and what they stage now
   weir get assignments -o json       as the API has them";
 
 /// What to list.
@@ -193,6 +194,7 @@ pub(crate) fn table(kind: Shown, entries: &[Value], clock: Clock, is_wide: bool)
             &["NAME", "REPOSITORY", "FOLLOWS", "CONDITION", "PUBLISHED", "AGE", "FAILURE"],
             &["DIGEST", "GENERATION", "DEFINED-BY"],
         ),
+        Shown::Objects(Kind::Rollout) => (&["NAME", "STAGES", "SERVICES", "STAGED"], &["FAILURE", "DEFINED-BY"]),
         Shown::Objects(Kind::Repository) => (
             &["NAME", "HEALTH", "SINCE", "LAST-SUCCESS", "FAILURE"],
             &["URL", "PHASE", "STEP", "WAITS-FOR", "DEFINED-BY"],
@@ -235,6 +237,7 @@ fn cells(kind: Shown, entry: &Value, clock: Clock) -> Vec<String> {
                 of("defined_by"),
             ]
         }
+        Shown::Objects(Kind::Rollout) => cells_of_plan(entry),
         Shown::Objects(Kind::Repository) => vec![
             of("name"),
             text(&status["health"]),
@@ -285,6 +288,33 @@ fn cells(kind: Shown, entry: &Value, clock: Clock) -> Vec<String> {
             vec![of("name"), of("state"), of("zone"), number, of("url"), of("session"), names]
         }
     }
+}
+
+fn cells_of_plan(plan: &Value) -> Vec<String> {
+    let names = |list: &Value, name: &dyn Fn(&Value) -> Option<String>| {
+        let names: Vec<_> = list.as_array().into_iter().flatten().filter_map(name).collect();
+        if names.is_empty() { NONE.to_owned() } else { names.join(" ") }
+    };
+    let status = &plan["status"];
+    vec![
+        text(&plan["name"]),
+        names(&plan["stages"], &|stage| Some(text(&stage["name"]))),
+        text(&status["services_total"]),
+        names(&status["services"], &staged),
+        text(&status["failure"]["reason"]),
+        text(&plan["defined_by"]),
+    ]
+}
+
+/// A service of which a plan stages something, with its stage. `None`: nothing of it is staged.
+fn staged(service: &Value) -> Option<String> {
+    let staged = service["staged"].as_object()?;
+    let stage = match (&staged["verdict"]["kind"], &staged["paused"]) {
+        (Value::String(verdict), _) => verdict.clone(),
+        (_, Value::Bool(true)) => "paused".to_owned(),
+        _ => staged["stage"].as_str().unwrap_or("waiting").to_owned(),
+    };
+    Some(format!("{}:{stage}", text(&service["service"])))
 }
 
 #[cfg(test)]

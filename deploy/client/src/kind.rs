@@ -9,6 +9,9 @@ pub(crate) enum Kind {
     /// Upstreams that are followed
     #[value(name = "repositories", aliases = ["repository", "repo", "repos"])]
     Repository,
+    /// Plans of rollouts, which services name
+    #[value(name = "rollouts", aliases = ["rollout", "plan", "plans"])]
+    Rollout,
     /// What is published
     #[value(name = "services", aliases = ["service", "svc"])]
     Service,
@@ -25,12 +28,14 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All, in the order in which objects are created: what others need is first.
-    pub(crate) const ALL: [Self; 5] = [Self::Repository, Self::Service, Self::Agent, Self::Assignment, Self::Issuer];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Repository, Self::Rollout, Self::Service, Self::Agent, Self::Assignment, Self::Issuer];
 
     /// As lists of the API name it.
     pub(crate) fn plural(self) -> &'static str {
         match self {
             Self::Repository => "repositories",
+            Self::Rollout => "rollouts",
             Self::Service => "services",
             Self::Agent => "agents",
             Self::Assignment => "assignments",
@@ -42,6 +47,7 @@ impl Kind {
     pub(crate) fn singular(self) -> &'static str {
         match self {
             Self::Repository => "repository",
+            Self::Rollout => "rollout",
             Self::Service => "service",
             Self::Agent => "agent",
             Self::Assignment => "assignment",
@@ -71,8 +77,9 @@ pub(crate) enum Shown {
 
 impl ValueEnum for Shown {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [Shown; 8] = [
+        const ALL: [Shown; 9] = [
             Shown::Objects(Kind::Repository),
+            Shown::Objects(Kind::Rollout),
             Shown::Objects(Kind::Service),
             Shown::Objects(Kind::Agent),
             Shown::Objects(Kind::Assignment),

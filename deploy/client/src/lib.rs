@@ -54,7 +54,7 @@ pub enum ClientCommand {
     /// Is all well? What is not, and since when
     Status(status::StatusArguments),
 
-    /// List services, repositories, agents, assignments, issuers, freezes, edges or members
+    /// List services, repositories, rollouts, agents, assignments, issuers, freezes, edges or members
     #[command(after_long_help = get::EXAMPLES)]
     Get(get::GetArguments),
 

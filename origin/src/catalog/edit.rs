@@ -103,6 +103,9 @@ pub(crate) enum Refusal {
     PartWithParts(Vec<ServiceName>),
     #[error("It is the first part of other services ({}), which are published by the same repository: change them first.", first_of(.0))]
     PartMoves(Vec<ServiceName>),
+    /// These services name the plan.
+    #[error("Services name it ({}), of which nothing new would be published: change them first.", first_of(.0))]
+    PlanInUse(Vec<ServiceName>),
     /// With the configuration key of the limit.
     #[error("There are {limit} {kind} already, the limit of `{key}` in `[limits]` of the origin's configuration.")]
     TooMany { kind: &'static str, key: &'static str, limit: usize },

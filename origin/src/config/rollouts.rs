@@ -6,8 +6,8 @@ use weir_protocol::name::RolloutName;
 use weir_rollout::Plan;
 use weir_source::ServiceConfig;
 
-/// The most plans.
-const MAX_ROLLOUTS: usize = 100;
+/// The most plans: of a configuration file, and of operators.
+pub(crate) const MAX_ROLLOUTS: usize = 100;
 
 /// Plans by their names.
 pub(crate) fn by_name(plans: &[Plan]) -> BTreeMap<RolloutName, Plan> {

@@ -1,4 +1,4 @@
-//! Why a change of agents, assignments, issuers or freezes was not made.
+//! Why a change of agents, assignments, issuers, freezes or plans was not made.
 
 use crate::catalog::Refusal;
 

@@ -1,8 +1,7 @@
-//! Freezes: operators keep services as they are for a while. One small record of the cluster, which every origin follows
-//! ([`store`]); publications ask [`weir_publish::Freezes`].
+//! Freezes: operators keep services as they are for a while. A small [list](crate::named_list) of the cluster that every origin
+//! follows ([`store`]); publications ask [`weir_publish::Freezes`].
 
 mod metrics;
-mod record;
 mod store;
 
 pub(crate) use self::metrics::FreezeMetrics;

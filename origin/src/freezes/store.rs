@@ -1,51 +1,44 @@
-//! Reads and writes the record, and tells publications what is frozen.
+//! Follows the list of freezes, and tells publications what is frozen.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use prometheus::Registry;
-use tokio::sync::{Mutex, Notify};
 use weir_protocol::name::FreezeName;
 use weir_publish::Freezes;
 use weir_rollout::Freeze;
 use weir_runtime::shutdown::Drain;
-use weir_store::{Expect, PutOutcome, RecordKey, Records};
+use weir_store::Records;
 
 use super::metrics::FreezeMetrics;
-use super::record::{Document, KEY};
 use crate::catalog::{Outcome, Precondition};
 use crate::fleet::FleetError;
+use crate::named_list::{Item, NamedList};
 use crate::versions::Versions;
 
-/// How often the record is read again, for changes by other origins, and how late the end of a freeze may be noticed.
-const INTERVAL: Duration = Duration::from_secs(5);
+/// The most freezes.
+pub(crate) const MAX_FREEZES: usize = 100;
 
-/// How often a change is tried when other origins write the record.
-const ATTEMPTS: usize = 10;
+impl Item for Freeze {
+    const KEY: &'static str = "cluster/freezes";
+    const LIST: &'static str = "freezes";
+    const ONE: &'static str = "freeze";
+    const MOST: usize = MAX_FREEZES;
+
+    fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn is_in_force(&self, now: SystemTime) -> bool {
+        Freeze::is_in_force(self, now)
+    }
+}
 
 /// The freezes. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct FreezeStore {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    records: Records,
-    key: RecordKey,
-    /// Other origins write the record.
-    is_shared: bool,
-    stored: Mutex<Stored>,
+    list: NamedList<Freeze>,
     shown: Freezes,
-    changed: Notify,
     metrics: FreezeMetrics,
-}
-
-/// The record as this origin last saw it.
-#[derive(Default)]
-struct Stored {
-    document: Document,
-    /// The state that a write replaces. `None`: the record has to be read first.
-    expect: Option<Expect>,
 }
 
 impl FreezeStore {
@@ -56,55 +49,30 @@ impl FreezeStore {
         is_shared: bool,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
-        let (records, key) = (records.clone(), KEY.parse().expect("a valid key"));
-        let (stored, changed, metrics) = (Mutex::default(), Notify::new(), FreezeMetrics::register(registry)?);
-        shown.set(None);
-        let store = Self { inner: Arc::new(Inner { records, key, is_shared, stored, shown, changed, metrics }) };
-        // The task tells of an error, and reads it again.
-        let _ = store.read().await;
-        Ok(store)
+        let (metrics, of_list) = (FreezeMetrics::register(registry)?, shown.clone());
+        let show = Box::new(move |list| of_list.set(list));
+        let list = NamedList::start(records, is_shared, show, metrics.readable.clone()).await;
+        Ok(Self { list, shown, metrics })
     }
 
     /// Follows the record until the drain, and has services resolved again whose freeze has ended.
     pub(crate) fn follow(&self, versions: Versions, drain: &Drain) {
-        let (store, draining) = (self.clone(), drain.clone());
-        drain.spawn(async move {
-            tokio::select! {
-                () = draining.begun() => {}
-                () = store.run(&versions) => {}
-            }
-        });
-    }
-
-    async fn run(&self, versions: &Versions) {
-        let Inner { shown, metrics, .. } = &*self.inner;
-        // The last logged error, so that each is logged once.
-        let (mut before, mut logged) = (shown.in_force(SystemTime::now()), String::new());
-        loop {
-            let error = self.read_again().await.err().map(|error| error.to_string()).unwrap_or_default();
-            if !error.is_empty() && error != logged {
-                tracing::error!(error, "the freezes cannot be read; those that were read last apply");
-            }
-            logged = error;
-            let now = SystemTime::now();
-            let after = shown.in_force(now);
-            metrics.freezes.set(after.as_ref().map_or(0, |all| i64::try_from(all.len()).unwrap_or(i64::MAX)));
+        let (store, mut before) = (self.clone(), self.shown.in_force(SystemTime::now()));
+        self.list.follow(drain, move |now| {
+            let after = store.shown.in_force(now);
+            store.metrics.freezes.set(after.as_ref().map_or(0, |all| i64::try_from(all.len()).unwrap_or(i64::MAX)));
             if after != before {
-                self.resolve_again(before.as_deref(), versions, now);
+                store.resolve_again(before.as_deref(), &versions, now);
             }
             before = after;
-            tokio::select! {
-                () = tokio::time::sleep(INTERVAL) => {}
-                () = self.inner.changed.notified() => {}
-            }
-        }
+        });
     }
 
     /// Has the services resolved again that were frozen and are not any more. `before`: `None`, all were.
     fn resolve_again(&self, before: Option<&[Freeze]>, versions: &Versions, now: SystemTime) {
         for service in versions.catalog.snapshot().services.values() {
             let was_frozen = before.is_none_or(|before| before.iter().any(|freeze| freeze.covers(&service.name)));
-            if was_frozen && self.inner.shown.of(&service.name, now).is_none() {
+            if was_frozen && self.shown.of(&service.name, now).is_none() {
                 versions.resolve_again(service);
             }
         }
@@ -112,13 +80,13 @@ impl FreezeStore {
 
     /// The freezes in force, also those that another origin has just written.
     pub(crate) async fn list(&self, now: SystemTime) -> Result<Vec<Freeze>, FleetError> {
-        self.read_again().await?;
-        Ok(self.inner.shown.in_force(now).unwrap_or_default())
+        self.list.read_again().await?;
+        Ok(self.shown.in_force(now).unwrap_or_default())
     }
 
     /// The freeze of a name that is in force, as this origin knows it.
     pub(crate) fn get(&self, name: &FreezeName, now: SystemTime) -> Option<Freeze> {
-        self.inner.shown.in_force(now)?.into_iter().find(|freeze| freeze.name == *name)
+        self.shown.in_force(now)?.into_iter().find(|freeze| freeze.name == *name)
     }
 
     /// Creates, replaces or deletes a freeze. `new`: `None` to delete it. `may`: refuses by what is there before.
@@ -129,71 +97,14 @@ impl FreezeStore {
         precondition: &Precondition,
         may: impl Fn(&Freeze) -> Result<(), E>,
     ) -> Result<Outcome, E> {
-        // One change at a time; other origins are met by compare-and-set.
-        let mut stored = self.inner.stored.lock().await;
-        for _ in 0..ATTEMPTS {
-            let now = SystemTime::now();
-            self.read_into(&mut stored).await?;
-            stored.document.get(name, now).map_or(Ok(()), &may)?;
-            let (outcome, document) = stored.document.changed(name, new, precondition, now)?;
-            if outcome == Outcome::Unchanged || self.write(&mut stored, document).await? {
-                self.inner.changed.notify_one();
-                return Ok(outcome);
-            }
-        }
-        Err(FleetError::Contended("freezes").into())
-    }
-
-    /// Reads the record if another origin may have written it, or if it could not be read.
-    async fn read_again(&self) -> Result<(), FleetError> {
-        let mut stored = self.inner.stored.lock().await;
-        if self.inner.is_shared || stored.expect.is_none() { self.read_into(&mut stored).await } else { Ok(()) }
-    }
-
-    async fn read(&self) -> Result<(), FleetError> {
-        self.read_into(&mut *self.inner.stored.lock().await).await
-    }
-
-    async fn read_into(&self, stored: &mut Stored) -> Result<(), FleetError> {
-        let read = self.inner.records.get(&self.inner.key).await;
-        let read = read.map_err(|error| FleetError::Unreadable(error.to_string())).and_then(|record| {
-            let document = record.as_ref().map(|record| Document::parse(&record.bytes)).transpose()?;
-            Ok((document.unwrap_or_default(), record.map_or(Expect::Absent, |record| Expect::Version(record.version))))
-        });
-        self.inner.metrics.readable.set(read.is_ok().into());
-        let (document, expect) = read.inspect_err(|_| stored.expect = None)?;
-        stored.expect = Some(expect);
-        // An earlier revision: the record was lost, or its previous copy was read. The next change writes all again.
-        if document.revision >= stored.document.revision {
-            stored.document = document;
-        }
-        self.inner.shown.set(Some(stored.document.freezes.clone()));
-        Ok(())
-    }
-
-    /// Returns false if another origin wrote meanwhile.
-    async fn write(&self, stored: &mut Stored, document: Document) -> Result<bool, FleetError> {
-        let bytes = document.to_bytes()?;
-        // Until the outcome is known.
-        let Some(expect) = stored.expect.take() else { return Ok(false) };
-        let Inner { records, key, .. } = &*self.inner;
-        let version = match records.put(key, bytes.clone(), expect).await {
-            PutOutcome::Done(version) => version,
-            PutOutcome::Conflict => return Ok(false),
-            PutOutcome::Unknown(error) => match records.get(key).await {
-                Ok(Some(record)) if record.bytes == bytes => record.version,
-                _ => return Err(FleetError::Unknown(error.to_string())),
-            },
-        };
-        stored.expect = Some(Expect::Version(version));
-        stored.document = document;
-        self.inner.shown.set(Some(stored.document.freezes.clone()));
-        Ok(true)
+        self.list.edit(name.as_str(), new, precondition, may).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use weir_publish::Frozen;
     use weir_store::StoreMetrics;
     use weir_store::testing::{FaultyEngine, WriteFault};

@@ -83,6 +83,7 @@ impl OperatorApi {
             Route::Repository(name) => Some(version(&definitions.repositories.get(name)?.document)),
             Route::Agent(name) => Some(version(&self.fleet.get::<Agent>(name)?.0)),
             Route::Assignment(name) => Some(version(&self.fleet.get::<Assignment>(name)?.0)),
+            Route::Plan(name) => Some(version(&self.plans.all().get(name)?.plan)),
             Route::Freeze(name) => Some(version(&self.freezes.get(name, SystemTime::now())?)),
             Route::Issuer(name) => Some(version(&self.fleet.get::<Issuer>(name)?.0)),
             _ => None,

@@ -15,6 +15,7 @@ use weir_upstream::{DefinedBy, RepositoryConfig};
 use super::permissions::Permissions;
 use super::problems;
 use crate::catalog::{Defined, Outcome, Snapshot, version};
+use crate::plans::DefinedPlan;
 use crate::status;
 
 pub(super) struct Document {
@@ -69,11 +70,19 @@ impl Document {
         self
     }
 
+    /// A plan of rollouts.
+    pub(super) fn of_plan(defined: &DefinedPlan, state: Value) -> Self {
+        Self::with_state(&defined.plan, defined.by, Some(state))
+    }
+
     fn new<T: Serialize>(defined: &Defined<T>, state: Option<Value>) -> Self {
-        let (of_document, of_state) = (version(&defined.document), version(&state));
-        let mut shown =
-            serde_json::to_value(&defined.document).expect("a document is made of texts, numbers and lists");
-        shown["defined_by"] = defined.by.as_str().into();
+        Self::with_state(&defined.document, defined.by, state)
+    }
+
+    fn with_state(document: &impl Serialize, by: DefinedBy, state: Option<Value>) -> Self {
+        let (of_document, of_state) = (version(document), version(&state));
+        let mut shown = serde_json::to_value(document).expect("a document is made of texts, numbers and lists");
+        shown["defined_by"] = by.as_str().into();
         shown["version"] = of_document.as_str().into();
         shown["status"] = state.into();
         Self { shown, etag: format!("\"{of_document}.{of_state}\"") }

@@ -117,11 +117,17 @@ impl OperatorApi {
         Ok(document.with_warnings(warnings.await.unwrap_or_default()).answer(status, &head.headers))
     }
 
-    /// The services that are defined, also those that other origins have just defined.
-    async fn services_now(&self) -> Result<BTreeSet<ServiceName>, Problem> {
+    /// Reads what other origins have just defined.
+    pub(super) async fn read_services_again(&self) -> Result<(), Problem> {
         if let Some(members) = &self.members {
             members.replicas.read_all_again().await?;
         }
+        Ok(())
+    }
+
+    /// The services that are defined, also those that other origins have just defined.
+    async fn services_now(&self) -> Result<BTreeSet<ServiceName>, Problem> {
+        self.read_services_again().await?;
         Ok(self.catalog.snapshot().definitions.services.keys().cloned().collect())
     }
 

@@ -23,6 +23,7 @@ mod named_source;
 mod observed;
 mod page;
 mod permissions;
+mod plans;
 mod problems;
 mod repositories;
 mod rollout;
@@ -83,6 +84,7 @@ use crate::config::{AgentConfig, AssignmentConfig, Config, IssuerDocument, Opera
 use crate::fleet::FleetStore;
 use crate::freezes::FreezeStore;
 use crate::observed::{Forgotten, Observed};
+use crate::plans::PlanStore;
 use crate::rollouts::Rollouts;
 use crate::versions::Versions;
 use crate::webhook::{Delivery, UnknownProvider};
@@ -103,6 +105,7 @@ pub(crate) struct OperatorApi {
     observed: Observed,
     rollouts: Rollouts,
     freezes: FreezeStore,
+    plans: PlanStore,
     assignment_dry_runs: Arc<Semaphore>,
     /// What edges get.
     access_list: watch::Receiver<Arc<SentList>>,
@@ -127,7 +130,7 @@ impl OperatorApi {
         editor: Editor,
         versions: Versions,
         (fleet, observed, access_list): (FleetStore, Observed, watch::Receiver<Arc<SentList>>),
-        (rollouts, freezes): (Rollouts, FreezeStore),
+        (rollouts, freezes, plans): (Rollouts, FreezeStore, PlanStore),
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
@@ -150,6 +153,7 @@ impl OperatorApi {
             observed,
             rollouts,
             freezes,
+            plans,
             assignment_dry_runs,
             access_list,
             secrets_dir,
@@ -365,6 +369,11 @@ impl OperatorApi {
             }
             (Route::Rollout(name), _) => self.rollout(name).await,
             (Route::DryRun(name), _) => self.dry_run(name, &head, body).await,
+            (Route::Plans, _) => self.list_plans(&head, &caller.may).await,
+            (Route::Plan(name), Action::Put) => self.put_plan(name, &head, body, &caller.may).await,
+            (Route::Plan(name), Action::Delete) => self.delete_plan(name, &head).await,
+            (Route::Plan(name), _) => self.read_plan(name, &head, &caller.may).await,
+            (Route::PlanDryRun(name), _) => self.dry_run_plan(name, &head, body).await,
             (Route::Freezes, _) => self.list_freezes(&head, &caller.may).await,
             (Route::Freeze(name), _) => self.freeze(name, action, &head, body, &caller.may).await,
             (Route::Agents, _) => self.entries::<Agent>(&head).await,

@@ -143,6 +143,7 @@ impl From<Refusal> for Problem {
             Refusal::IsPart(_) | Refusal::PartWithParts(_) | Refusal::PartMoves(_) => {
                 conflict("service-is-part", "The service is a part of others")
             }
+            Refusal::PlanInUse(..) => conflict("rollout-in-use", "Services name the plan"),
             Refusal::TooMany { .. } => limit_reached(detail),
         }
     }
@@ -163,7 +164,7 @@ impl From<EditError> for Problem {
     }
 }
 
-/// A change of agents, assignments, issuers or freezes was not made.
+/// A change of agents, assignments, issuers, freezes or plans was not made.
 impl From<FleetError> for Problem {
     fn from(error: FleetError) -> Self {
         let detail = error.to_string();
@@ -172,6 +173,7 @@ impl From<FleetError> for Problem {
                 let (problem, title) = match kind {
                     "agent" => ("no-such-agent", "No such agent"),
                     "issuer" => ("no-such-issuer", "No such issuer"),
+                    "rollout" => ("no-such-rollout", "No such plan"),
                     "freeze" => ("no-such-freeze", "No such freeze"),
                     _ => ("no-such-assignment", "No such assignment"),
                 };

@@ -1,7 +1,9 @@
 //! The requests of the operators' API, in one table.
 
 use http::Method;
-use weir_protocol::name::{AssignmentName, EdgeName, FreezeName, IssuerName, NodeName, RepositoryName, ServiceName};
+use weir_protocol::name::{
+    AssignmentName, EdgeName, FreezeName, IssuerName, NodeName, RepositoryName, RolloutName, ServiceName,
+};
 use weir_protocol::problem::Problem;
 use weir_protocol::route::RouteError;
 use weir_protocol::routes;
@@ -83,6 +85,12 @@ requests! {
     Rollout(service: ServiceName) = ["services" / service / "rollout"] "rollout" about Service(service) { Read View, Post Deliver },
     /// Lists its next tarball.
     DryRun(service: ServiceName) = ["services" / service / "dry-run"] "dry_run" about Service(service) { DryRun Define },
+    /// The plans of rollouts.
+    Plans = ["rollouts"] "rollouts" { Read View },
+    /// One of them.
+    Plan(rollout: RolloutName) = ["rollouts" / rollout] "plan" { Read View, Put Admin, Delete Admin },
+    /// Checks a document of it, and stores nothing.
+    PlanDryRun(rollout: RolloutName) = ["rollouts" / rollout / "dry-run"] "plan_dry_run" { DryRun Admin },
     /// Of which services nothing new is published.
     Freezes = ["freezes"] "freezes" { Read View },
     /// One of these freezes.
@@ -278,7 +286,7 @@ mod tests {
     proptest! {
         #[test]
         fn paths_round_trip(
-            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|freezes|batch|fleet|edges|members|whoami)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin|stage|rollout)){0,4}"
+            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|rollouts|freezes|batch|fleet|edges|members|whoami)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin|stage|rollout)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);

@@ -54,24 +54,21 @@ impl OperatorApi {
 
     async fn read_service(&self, name: &ServiceName, body: Bytes) -> Result<ParsedDocument<ServiceConfig>, Problem> {
         let (text, definitions) = (name.to_string(), self.catalog.snapshot().definitions.clone());
-        let (is_in_cluster, plans) = (self.members.is_some(), self.versions.publisher.plans.clone());
+        let is_in_cluster = self.members.is_some();
         let read = move || {
             let by_field = |fields: &Map<String, Value>| {
                 validation::wrong_ref(fields, |repository| definitions.kind_of(repository)).into_iter().collect()
             };
-            let by_names = |document: &ServiceConfig| {
-                let mut wrong = validation::wrong_parts(document, &definitions, is_in_cluster);
-                let unknown = document.rollout.as_ref().filter(|name| !plans.has(name));
-                let error =
-                    |name| ValidationError::new("rollout", format!("the origin's file has no [[rollout]] `{name}`"));
-                wrong.extend(unknown.map(error));
-                wrong
-            };
+            let by_names = |document: &ServiceConfig| validation::wrong_parts(document, &definitions, is_in_cluster);
             let mut read = validation::read_with(&text, &body, by_field, by_names)?;
             read.document = read.document.with_home(|part| definitions.home_of(part));
             Ok::<_, Vec<ValidationError>>(read)
         };
         let read = spawn_blocking(read).await.map_err(problems::failed)?;
+        let read = match read {
+            Ok(read) => self.check_plan(&read.document).await?.map_or(Ok(read), |error| Err(vec![error])),
+            invalid => invalid,
+        };
         read.map_err(|errors| problems::invalid_document("service", name, &errors))
     }
 

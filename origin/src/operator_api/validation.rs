@@ -133,7 +133,9 @@ pub(super) fn read_with<T: Object>(
     let instead = |field: &str| T::INSTEAD.is_some_and(|(of, other)| of == field && fields.contains_key(other));
     let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field) && !instead(field));
     errors.extend(missing.map(|(field, _)| ValidationError::new(*field, "it is missing")));
-    errors.extend(fields.iter().filter_map(|(field, value)| field_error::<T>(field, value)).take(MAX_ERRORS + 1));
+    let sample = sample::<T>(&fields["name"]);
+    let wrong = fields.iter().filter_map(|(field, value)| field_error::<T>(sample.clone(), field, value));
+    errors.extend(wrong.take(MAX_ERRORS + 1));
     errors.extend(by_field(&fields));
     if !errors.is_empty() {
         return Err(limited(errors));
@@ -176,12 +178,19 @@ fn limited(mut errors: Vec<ValidationError>) -> Vec<ValidationError> {
     errors
 }
 
+/// A valid document, of this name if that is valid, because errors may have it.
+fn sample<T: Object>(name: &Value) -> Map<String, Value> {
+    let required = T::REQUIRED.iter();
+    let field =
+        |(field, json): &(&str, &str)| ((*field).to_owned(), serde_json::from_str::<Value>(json).expect("it is JSON"));
+    let sample: Map<String, Value> = required.map(field).collect();
+    let mut named = sample.clone();
+    named.insert("name".to_owned(), name.clone());
+    if serde_json::from_value::<T>(Value::Object(named.clone())).is_ok() { named } else { sample }
+}
+
 /// Parses a field in an otherwise valid document, so that its error has the field's name.
-fn field_error<T: Object>(field: &str, value: &Value) -> Option<ValidationError> {
-    let mut alone: Map<String, Value> = T::REQUIRED
-        .iter()
-        .map(|(field, json)| ((*field).to_owned(), serde_json::from_str(json).expect("it is JSON")))
-        .collect();
+fn field_error<T: Object>(mut alone: Map<String, Value>, field: &str, value: &Value) -> Option<ValidationError> {
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
     Some(ValidationError::new(field.chars().take(100).collect::<String>(), explained(&error)))

@@ -40,10 +40,29 @@ pub(crate) async fn describe(rollouts: &Rollouts, service: &ServiceName, rollout
     shown
 }
 
+/// Pure: where a rollout stands, without what agents run.
+pub(crate) fn summary(state: &State) -> Value {
+    let State { stage, verdict, .. } = state;
+    json!({
+        "stage": stage.and_then(|stage| stage_name(state, stage)),
+        "since": since(state),
+        "paused": state.paused.is_some(),
+        "verdict": verdict.as_ref().map(|verdict| json!({ "kind": verdict.kind, "reason": verdict.cause.reason })),
+    })
+}
+
+fn stage_name(state: &State, stage: usize) -> Option<&str> {
+    state.plan.known()?.stages().get(stage).map(|stage| stage.name.as_str())
+}
+
+/// Since when it stands so.
+fn since(state: &State) -> Time {
+    state.verdict.as_ref().map_or(state.since, |verdict| verdict.at).into()
+}
+
 /// Pure: the fields of the answer.
 fn shown(state: &State, counts: Option<Counts>, standing: Option<&Standing>) -> Value {
-    let plan = state.plan.known();
-    let name = |stage: usize| plan.and_then(|plan| plan.stages().get(stage)).map(|stage| stage.name.as_str());
+    let name = |stage: usize| stage_name(state, stage);
     let counts = counts.unwrap_or_default();
     let stages = counts.stages.iter().enumerate().map(|(at, count)| {
         let mut shown = json!(count);
@@ -58,7 +77,7 @@ fn shown(state: &State, counts: Option<Counts>, standing: Option<&Standing>) -> 
         "plan": state.plan.name(),
         "state": state_is,
         "stage": state.stage.and_then(name),
-        "since": Time::from(verdict.map_or(state.since, |verdict| verdict.at)),
+        "since": since(state),
         "waits_for": match (verdict, standing) {
             (Some(verdict), _) => Some(verdict.cause.reason.clone()),
             (None, standing) => standing.map(ToString::to_string),

@@ -7,7 +7,7 @@ mod facts;
 mod metrics;
 mod state_name;
 
-pub(crate) use self::answer::describe;
+pub(crate) use self::answer::{describe, summary};
 pub(crate) use self::driver::Rollouts;
 pub(crate) use self::facts::former_edges;
 pub(crate) use self::metrics::RolloutMetrics;

@@ -145,6 +145,6 @@ async fn a_stage_without_agents_or_without_an_approval_waits_and_a_plan_may_abor
     assert_eq!(node.descriptor().await.publication().digest, old.publication().digest);
     let document = json!({ "repository": "shop", "ref": "main", "rollout": "carefull" });
     let refused = operator.put("/v1/services/shop-test", document).await;
-    assert!(refused.body.to_string().contains("no [[rollout]] `carefull`"), "{refused:?}");
+    assert!(refused.body.to_string().contains("no rollout `carefull`"), "{refused:?}");
     node.stop().await;
 }

@@ -109,9 +109,12 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | dry runs of assignments | {origin/src/operator_api/fleet.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
 | agents, assignments, issuers | `limits.max_agents`, `limits.max_assignments`, `limits.max_issuers` | `agents`, `assignments`, `issuers` | 429 |
 | issuers with the URL of their keys | `limits.max_issuer_urls` | `issuer_urls` | 429 |
-| freezes | {origin/src/freezes/record.rs MAX_FREEZES} |  | 429. Metric: `weir_origin_freezes` |
-| bytes of their record | {origin/src/freezes/record.rs MAX_BYTES} |  | 429 |
+| freezes | {origin/src/freezes/store.rs MAX_FREEZES} |  | 429. Metric: `weir_origin_freezes` |
 | patterns of services of a freeze | {origin/rollout/src/freeze.rs MAX_PATTERNS} |  | 400 |
+| plans of rollouts, of a configuration file and of operators each | {origin/src/config/rollouts.rs MAX_ROLLOUTS} |  | the file is refused; 429. Metric: `weir_origin_rollout_plans` |
+| stages of a plan | {origin/rollout/src/plan.rs MAX_STAGES} |  | the file is refused; 400 |
+| bytes of the record of freezes, and of that of plans | {origin/src/named_list/record.rs MAX_BYTES} |  | 429 |
+| services in the state of a plan | {origin/src/operator_api/plans.rs MAX_SERVICES_SHOWN} |  | they are counted |
 | memory of their documents, as JSON | `limits.fleet_bytes` | `fleet_bytes` | 429 |
 | one of 64 shards of a kind, as JSON | {shared/protocol/src/access_list/shard.rs MAX_SHARD_BYTES} |  | 429 |
 | agents, assignments, issuers in a list for edges of the release before | 10,000, 1,000, 2,000; 10 MiB of JSON together |  | the kind is left out, and such edges keep what they have. Metric: `weir_origin_fleet_left_out` |

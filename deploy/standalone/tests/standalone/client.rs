@@ -189,6 +189,28 @@ fn what_is_refused_is_refused_by_a_dry_run_too(trial: &Trial) -> anyhow::Result<
     Ok(())
 }
 
+/// A file with a plan and a service that names it, which a dry run finds before any of it is stored.
+fn plans_are_applied_listed_and_deleted(trial: &Trial) -> anyhow::Result<()> {
+    let file = "[[rollout]]\nname = \"gentle\"\nstages = [{ name = \"some\", percent = 10 }, { name = \"all\" }]\ndeadline = \"24h\"\n\
+                [[service]]\nname = \"shop-gentle\"\nrepository = \"shop\"\nrollout = \"gentle\"\n";
+    fs::write(trial.dir.path().join("plan.toml"), file)?;
+    let tried = trial.succeeds("apply -f plan.toml --dry-run")?;
+    assert!(tried.contains("rollout gentle would be created") && tried.contains("its tarball: "), "{tried}");
+    assert!(trial.succeeds("apply -f plan.toml")?.starts_with("rollout gentle created\nservice shop-gentle created"));
+    assert!(trial.succeeds("apply -f plan.toml --dry-run")?.contains("rollout gentle is as the file has it"));
+    assert!(
+        trial.succeeds("get rollouts")?.contains("gentle  some all  1         -"),
+        "{}",
+        trial.succeeds("get rollouts")?
+    );
+    assert!(trial.fails("delete rollout gentle", 1)?.contains("`shop-gentle`"));
+    for command in ["delete service shop-gentle", "delete rollout gentle"] {
+        trial.succeeds(command)?;
+    }
+    assert!(trial.succeeds("get rollouts")?.contains("there are no rollouts"));
+    Ok(())
+}
+
 #[test]
 fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<()> {
     let trial = Trial::start("")?;
@@ -259,6 +281,7 @@ fn an_operator_looks_assigns_waits_compares_and_rolls_back() -> anyhow::Result<(
     assert!(trial.succeeds("apply -f none.toml --prune --prefix to- --yes")?.contains("to-canaries deleted"));
     clusters_are_added(&trial)?;
     what_is_refused_is_refused_by_a_dry_run_too(&trial)?;
+    plans_are_applied_listed_and_deleted(&trial)?;
     assert!(trial.fails("forget edge paris", 1)?.contains("paris"));
     a_cluster_brings_its_own_tokens(&trial)?;
     all_take_part(&trial)?;
