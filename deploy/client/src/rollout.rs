@@ -140,7 +140,10 @@ async fn end(client: &Client, arguments: &ServiceArguments, action: &str) -> any
     let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
     let before = client.get(&path, &Query::new()).await?;
     // What somebody else does meanwhile is not undone unseen.
-    let body = json!({ "action": action, "generation": before["to"]["generation"], "reason": arguments.reason });
+    let mut body = json!({ "action": action, "generation": before["to"]["generation"], "reason": arguments.reason });
+    if action == "approve" && before["next_stage"].is_string() {
+        body["stage"] = before["next_stage"].clone();
+    }
     let (_, after) = client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
     Ok((before, after))
 }

@@ -48,7 +48,7 @@ impl Publisher {
     /// No plan stages the service, the action has no sense now, or the change cannot be stored.
     pub async fn act(&self, service: &Arc<Service>, action: Action, change: VersionChange) -> Result<(), StageError> {
         let owned = service.clone();
-        let act = move |draft: &mut Draft<'_>| draft.act(&owned, action, &change).map(|()| ((), Vec::new()));
+        let act = move |draft: &mut Draft<'_>| draft.act(&owned, action.clone(), &change).map(|()| ((), Vec::new()));
         self.repositories.handle(&service.repository).change(vec![service.name.clone()], act).await
     }
 }

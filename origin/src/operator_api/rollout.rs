@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 use weir_observed::Table;
 use weir_protocol::descriptor::Generation;
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{ServiceName, StageName};
 use weir_protocol::problem::Problem;
 use weir_protocol::staged::{AgentSelector, Audience};
 use weir_publish::RolloutVersion;
@@ -45,6 +45,8 @@ impl StageRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct RolloutRequest {
     action: RolloutAction,
+    /// Of an approval: the stage that may begin.
+    stage: Option<StageName>,
     generation: Option<Generation>,
     reason: Option<String>,
 }
@@ -63,6 +65,9 @@ impl RolloutRequest {
     pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
         let request: Self = parsed(body)?;
         check_reason(request.reason.as_deref())?;
+        if request.stage.is_some() && request.action != RolloutAction::Approve {
+            return Err(Problem::malformed("`stage` is of the action `approve`: the stage that may begin."));
+        }
         Ok(request)
     }
 
@@ -73,7 +78,7 @@ impl RolloutRequest {
             RolloutAction::Abort => versions.abort(name, change).await?,
             RolloutAction::Pause => versions.act(name, Action::Pause, change).await?,
             RolloutAction::Resume => versions.act(name, Action::Resume, change).await?,
-            RolloutAction::Approve => versions.act(name, Action::Approve, change).await?,
+            RolloutAction::Approve => versions.act(name, Action::Approve(self.stage), change).await?,
         }
         Ok(())
     }

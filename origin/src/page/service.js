@@ -171,10 +171,10 @@ async function compare(name, from, to) {
   }
 }
 
-function wordsOfRollout(what, name, { to: staged, plan, stage, waits_for: waitsFor }) {
+function wordsOfRollout(what, name, { to: staged, plan, stage, next_stage: next, waits_for: waitsFor }) {
   const version = cut(called(staged));
   const does = { promote: `${version} of ${name} is published for all agents.`, abort: `Agents that have ${version} of ${name} return to what is published.`,
-    approve: `The plan goes on with ${version} of ${name}, which waits for: ${waitsFor}.` }[what] || `${version} of ${name}: ${what}.`;
+    approve: `${next ? `The stage ${next} may begin` : 'The plan goes on'} with ${version} of ${name}, which waits for: ${waitsFor}.` }[what] || `${version} of ${name}: ${what}.`;
   return `${does} ${stage ? `It is in the stage ${stage}${plan ? ` of the plan ${plan}` : ''}.` : plan ? `No stage of the plan ${plan} has begun.` : 'It was staged by hand.'}`;
 }
 
@@ -188,8 +188,8 @@ function actionOf(value, { name, document, rollout, history }) {
     unpin: () => ['Unpin', `${name} follows its ref again, at once.`, on('DELETE', 'pin')],
     refresh: () => ['Refresh', `The upstream of the repository ${document.repository} is polled, and failed builds are tried again.`, ['POST', `/v1/repositories/${encodeURIComponent(document.repository)}/refresh`, {}]],
     rollback: () => ['Roll back', `All agents of ${name} get ${cut(called(history.publications.find((one) => one.digest === what)))} (${cut(what)}) again, and the service is pinned to it until somebody unpins it.`, on('POST', 'rollback', { digest: what })],
-    // What was staged instead meanwhile has another generation, and is left alone.
-    rollout: () => [what[0].toUpperCase() + what.slice(1), wordsOfRollout(what, name, rollout), on('POST', 'rollout', { action: what, generation: rollout.to?.generation })],
+    // What was staged instead meanwhile has another generation, and is left alone. So is a stage that was not looked at.
+    rollout: () => [what[0].toUpperCase() + what.slice(1), wordsOfRollout(what, name, rollout), on('POST', 'rollout', { action: what, generation: rollout.to?.generation, ...(what === 'approve' && rollout.next_stage ? { stage: rollout.next_stage } : {}) })],
   }[kind]();
 }
 

@@ -77,6 +77,7 @@ fn shown(state: &State, counts: Option<Counts>, standing: Option<&Standing>) -> 
         "plan": state.plan.name(),
         "state": state_is,
         "stage": state.stage.and_then(name),
+        "next_stage": state.next_stage().map(|(_, stage)| &stage.name),
         "since": since(state),
         "waits_for": match (verdict, standing) {
             (Some(verdict), _) => Some(verdict.cause.reason.clone()),

@@ -62,6 +62,7 @@ mod recovery;
 mod refs;
 mod refused_documents;
 mod registry_server;
+mod rollout_approvals;
 mod rollout_documents;
 mod rollout_plans;
 mod rollouts;

@@ -100,14 +100,14 @@ impl Draft<'_> {
         let state = row.staged.as_ref().and_then(|staged| staged.rollout.clone());
         let state = state.ok_or_else(|| StageError::NoPlan(service.name.clone()))?;
         let Author { by, reason } = change.author.clone();
-        let state = state.after(action, Mark { at: change.now, by, reason });
-        let state = state.map_err(|error| StageError::Action(service.name.clone(), error))?;
-        Self::set_state(&mut row, state);
         let event = match action {
             Action::Pause => LineEvent::Paused,
             Action::Resume => LineEvent::Resumed,
-            Action::Approve => LineEvent::Approved,
+            Action::Approve(_) => LineEvent::Approved,
         };
+        let state = state.after(action, Mark { at: change.now, by, reason });
+        let state = state.map_err(|error| StageError::Action(service.name.clone(), error))?;
+        Self::set_state(&mut row, state);
         self.add_line(&row, event, change.author.clone(), change.now)?;
         self.put(row);
         Ok(())

@@ -85,7 +85,7 @@ async fn what_a_plan_stages_waits_for_its_first_stage_and_comes_to_everybody_unp
     set(&publisher, PLAN);
     let before = seen(&publisher);
     assert_eq!((before.digest, before.state.stage), (digest(3), Some(0)));
-    publisher.act(&shop_prod, Action::Approve, change("ann", 6)).await.unwrap();
+    publisher.act(&shop_prod, Action::Approve(None), change("ann", 6)).await.unwrap();
     assert_eq!(seen(&publisher).state.approved.as_ref().map(|approval| approval.stage), Some(1));
     assert!(step(&publisher, &shop_prod, Step::Promote).await);
     assert_eq!((in_force(&shop_prod), shop_prod.is_pinned()), ((digest(3), false), false), "a newer tip comes next");
@@ -120,7 +120,7 @@ async fn a_rollout_that_stops_keeps_its_agents_and_one_that_is_aborted_does_not_
                 let verdict = seen(&publisher).state.verdict.clone().unwrap();
                 assert_eq!((verdict.kind, verdict.cause.reason.as_str()), (VerdictKind::Stopped, "it failed"));
                 assert_eq!(in_force(&shop_prod), (digest(1), true), "{ends}");
-                let error = publisher.act(&shop_prod, Action::Approve, change("ann", 6)).await.unwrap_err();
+                let error = publisher.act(&shop_prod, Action::Approve(None), change("ann", 6)).await.unwrap_err();
                 assert!(matches!(error, StageError::Action(..)), "{error}");
                 publisher.act(&shop_prod, Action::Resume, change("ann", 6)).await.unwrap();
                 assert_eq!(seen(&publisher).state.verdict, None);

@@ -126,7 +126,7 @@ fn what_a_stage_waits_for_is_said() {
     }
     let done = facts(&[[2, 2, 0, 0], [2, 2, 0, 0]]);
     assert_eq!(standing(&early, &done, now), "an operator has to approve stage `half`");
-    let approved = early.after(Action::Approve, mark(now)).unwrap();
+    let approved = early.after(Action::Approve(None), mark(now)).unwrap();
     assert!(matches!(next(&approved, &done, Soak::default(), now).0, Step::Begin { stage: 2, .. }));
     let paused = approved.clone().after(Action::Pause, mark(now)).unwrap();
     assert_eq!(standing(&paused, &done, now), "paused by ops: lunch");

@@ -174,7 +174,7 @@ impl World {
             }
             Event::Pause => self.act(Action::Pause),
             Event::Resume => self.act(Action::Resume),
-            Event::Approve => self.act(Action::Approve),
+            Event::Approve => self.act(Action::Approve(None)),
             Event::Freeze => self.freeze = Some("the sale".to_owned()),
             Event::Thaw => self.freeze = None,
         }
