@@ -201,7 +201,7 @@ async fn a_good_commit_goes_through_all_stages_and_a_bad_one_stops_with_the_cana
     fleet.hook("fails", "canary-1", true)?;
     fleet.push("3").await?;
     let stopped = fleet.until_status("stopped at stage canary").await?;
-    for part in ["failed at 1 agents", "canary-1  hook-failed"] {
+    for part in ["failed at 1 agent ", "canary-1  hook-failed"] {
         assert!(stopped.contains(part), "{part}: {stopped}");
     }
     assert_eq!(fleet.weir.succeeds(&format!("{STATUS} -o name")).await?, "canary-1\n");
@@ -225,10 +225,10 @@ async fn a_stage_goes_on_where_it_was_when_its_origin_was_killed() -> anyhow::Re
     fleet.hook("held", "canary-1", true)?;
     fleet.push("2").await?;
     until("the canaries have it", async || fleet.having("2", "1").is_ok_and(|having| having == canaries())).await?;
-    fleet.until_status("1 agents do not run the version yet").await?;
+    fleet.until_status("1 agent does not run the version yet").await?;
     fleet.site.origin.kill()?;
     fleet.site.origin.start().await?;
-    fleet.until_status("1 agents do not run the version yet").await?;
+    fleet.until_status("1 agent does not run the version yet").await?;
     assert_eq!(fleet.having("2", "1")?, canaries());
     // It is done while no origin is up.
     fleet.site.origin.kill()?;

@@ -7,7 +7,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{EdgeName, NodeName, StageName};
 use weir_protocol::staged::Audience;
 
-use crate::counts::{Counts, MAX_NAMED, Named};
+use crate::counts::{Counts, Named};
 use crate::plan::{OnFailure, Plan};
 use crate::state::{Cause, Mark, State, VerdictKind};
 use crate::window::opens_at;
@@ -178,7 +178,7 @@ fn failure(plan: &Plan, stage: usize, counts: &Counts) -> Option<Step> {
     let (failed, most) = (counts.so_far(stage).failed, plan.failures(stage));
     let name = &plan.staged()[stage].name;
     let cause = || Cause {
-        reason: format!("the version failed at {failed} agents up to stage `{name}`, of which {most} may fail"),
+        reason: format!("the version failed at {} up to stage `{name}`, and {most} may fail", number(failed)),
         agents: counts.failed.first.clone(),
     };
     (failed > most).then(|| match plan.on_failure() {
@@ -219,9 +219,15 @@ impl Soak {
     }
 }
 
+/// So many agents, in words.
+fn number(agents: usize) -> String {
+    format!("{agents} agent{}", if agents == 1 { "" } else { "s" })
+}
+
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Running(Progress::Updating(1)) => f.write_str("1 agent does not run the version yet"),
             Self::Running(Progress::Updating(agents)) => write!(f, "{agents} agents do not run the version yet"),
             Self::Running(Progress::Soaking(left)) => {
                 let left = humantime::format_duration(Duration::from_secs(left.as_secs().max(1)));
@@ -249,7 +255,8 @@ impl fmt::Display for Reason {
             Self::EdgesMissing(edges) => write!(f, "what agents run is missing or old from edges: {edges}"),
             Self::Incapable(nodes) => write!(f, "these do not know staged versions, so upgrade them: {nodes}"),
             Self::Silent(agents, most) => {
-                write!(f, "{} agents are silent, of which {most} may be: {agents}", agents.total)
+                let are = if agents.total == 1 { "is" } else { "are" };
+                write!(f, "{} {are} silent, and {most} may be: {agents}", number(agents.total))
             }
             Self::Empty(stage) => {
                 write!(f, "stage `{stage}` names no agent that follows the service: check its names and labels")
@@ -266,10 +273,10 @@ impl fmt::Display for Reason {
 
 impl<T: fmt::Display> fmt::Display for Named<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, one) in self.first.iter().take(MAX_NAMED).enumerate() {
+        for (at, one) in self.first.iter().enumerate() {
             write!(f, "{}`{one}`", if at == 0 { "" } else { ", " })?;
         }
-        match self.total.saturating_sub(self.first.len().min(MAX_NAMED)) {
+        match self.total - self.first.len() {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }

@@ -4,10 +4,9 @@ use std::fmt;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+use weir_protocol::freshness::optional_rfc3339;
 use weir_protocol::name::{FreezeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
-
-use crate::state::optional_time;
 
 /// The most patterns of a freeze.
 pub const MAX_PATTERNS: usize = 20;
@@ -21,7 +20,7 @@ pub struct Freeze {
     /// Patterns of the services: at least one, at most [`MAX_PATTERNS`].
     pub services: Vec<NameGlob>,
     /// When it ends by itself.
-    #[serde(default, with = "optional_time", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "optional_rfc3339", skip_serializing_if = "Option::is_none")]
     pub until: Option<SystemTime>,
     /// Why, in the operator's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_protocol::descriptor::rfc3339;
+use weir_protocol::freshness::optional_rfc3339;
 
 use crate::counts::AgentProblem;
 use crate::plan::Plan;
@@ -23,7 +24,7 @@ pub struct State {
     #[serde(with = "rfc3339")]
     pub since: SystemTime,
     /// From when the deadline counts: the begin of the first stage, or when an operator resumed it.
-    #[serde(default, with = "optional_time", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "optional_rfc3339", skip_serializing_if = "Option::is_none")]
     pub deadline_from: Option<SystemTime>,
     /// An operator has paused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,28 +150,6 @@ impl StoredPlan {
             Self::Known(plan) => plan.name().as_str(),
             Self::Later(plan) => plan["name"].as_str().unwrap_or_default(),
         }
-    }
-}
-
-/// A time that may be absent.
-pub(crate) mod optional_time {
-    use std::time::SystemTime;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-    use weir_protocol::descriptor::rfc3339;
-
-    #[expect(clippy::ref_option, reason = "serde passes a reference")]
-    pub(crate) fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
-        match time {
-            Some(time) => rfc3339::serialize(time, serializer),
-            None => serializer.serialize_none(),
-        }
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
-        #[derive(Deserialize)]
-        struct Time(#[serde(with = "rfc3339")] SystemTime);
-        Ok(Option::<Time>::deserialize(deserializer)?.map(|time| time.0))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Follows the list of freezes, and tells publications what is frozen.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prometheus::Registry;
 use weir_protocol::name::FreezeName;
@@ -65,6 +65,7 @@ impl FreezeStore {
                 store.resolve_again(before.as_deref(), &versions, now);
             }
             before = after;
+            ends(before.as_deref().unwrap_or_default(), now)
         });
     }
 
@@ -101,6 +102,12 @@ impl FreezeStore {
     }
 }
 
+/// After which time the first freeze ends.
+fn ends(in_force: &[Freeze], now: SystemTime) -> Option<Duration> {
+    let left = in_force.iter().filter_map(|freeze| freeze.until?.duration_since(now).ok());
+    left.min()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -110,6 +117,19 @@ mod tests {
     use weir_store::testing::{FaultyEngine, WriteFault};
 
     use super::*;
+
+    #[test]
+    fn the_end_that_comes_first_is_waited_for() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_hours(1);
+        let freeze = |until: Option<u64>| Freeze {
+            name: "sale".parse().unwrap(),
+            services: Vec::new(),
+            until: until.map(|seconds| now + Duration::from_secs(seconds)),
+            reason: None,
+        };
+        assert_eq!(ends(&[freeze(None)], now), None);
+        assert_eq!(ends(&[freeze(Some(9)), freeze(Some(2)), freeze(None)], now), Some(Duration::from_secs(2)));
+    }
 
     async fn origin(engine: &Arc<FaultyEngine>) -> (FreezeStore, Freezes) {
         let (shown, registry) = (Freezes::default(), Registry::new());

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use prometheus::IntGauge;
 use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
 use weir_runtime::shutdown::Drain;
 use weir_store::{Expect, PutOutcome, RecordKey, Records};
 
@@ -49,6 +50,8 @@ struct Stored<T> {
     document: Document<T>,
     /// The state that a write replaces. `None`: the record has to be read first.
     expect: Option<Expect>,
+    /// When the last read began.
+    read_at: Option<Instant>,
 }
 
 fn key<T: Item>() -> RecordKey {
@@ -65,15 +68,16 @@ impl<T: Item> NamedList<T> {
     /// Reads the record. An error is no error of the start: [`NamedList::follow`] tells of it, and reads again.
     pub(crate) async fn start(records: &Records, is_shared: bool, show: Show<T>, readable: IntGauge) -> Self {
         show(None);
-        let stored = Mutex::new(Stored { document: Document::default(), expect: None });
+        let stored = Mutex::new(Stored { document: Document::default(), expect: None, read_at: None });
         let (records, key, changed) = (records.clone(), key::<T>(), Notify::new());
         let list = Self { inner: Arc::new(Inner { records, key, is_shared, stored, show, changed, readable }) };
         let _ = list.read_again().await;
         list
     }
 
-    /// Reads the record again and again until the drain. `each` is called after each read and after each change.
-    pub(crate) fn follow(&self, drain: &Drain, mut each: impl FnMut(SystemTime) + Send + 'static) {
+    /// Reads the record again and again until the drain. `each` is called after each read and after each change, and returns
+    /// after which time something ends by itself.
+    pub(crate) fn follow(&self, drain: &Drain, mut each: impl FnMut(SystemTime) -> Option<Duration> + Send + 'static) {
         let (list, draining) = (self.clone(), drain.clone());
         drain.spawn(async move {
             // The last logged error, so that each is logged once.
@@ -84,10 +88,10 @@ impl<T: Item> NamedList<T> {
                     tracing::error!(error, "the {} cannot be read; those that were read last apply", T::LIST);
                 }
                 logged = error;
-                each(SystemTime::now());
+                let ends = each(SystemTime::now());
                 tokio::select! {
                     () = draining.begun() => return,
-                    () = tokio::time::sleep(INTERVAL) => {}
+                    () = tokio::time::sleep(ends.map_or(INTERVAL, |ends| ends.min(INTERVAL))) => {}
                     () = list.inner.changed.notified() => {}
                 }
             }
@@ -137,11 +141,15 @@ impl<T: Item> NamedList<T> {
 
     /// Reads the record if another origin may have written it, or if it could not be read.
     pub(crate) async fn read_again(&self) -> Result<(), FleetError> {
+        let asked = Instant::now();
         let mut stored = self.inner.stored.lock().await;
-        if self.inner.is_shared || stored.expect.is_none() { self.read_into(&mut stored).await } else { Ok(()) }
+        // All share a read who have waited for it.
+        let is_due = self.inner.is_shared && stored.read_at.is_none_or(|read| read < asked);
+        if is_due || stored.expect.is_none() { self.read_into(&mut stored).await } else { Ok(()) }
     }
 
     async fn read_into(&self, stored: &mut Stored<T>) -> Result<(), FleetError> {
+        stored.read_at = Some(Instant::now());
         let read = self.inner.records.get(&self.inner.key).await;
         let read = read.map_err(|error| FleetError::Unreadable(error.to_string())).and_then(|record| {
             let document = record.as_ref().map(|record| Document::parse(&record.bytes)).transpose()?;

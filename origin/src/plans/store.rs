@@ -81,6 +81,7 @@ impl PlanStore {
                 snapshot.services.values().filter(waited).for_each(|service| versions.resolve_again(service));
             }
             before = after;
+            None
         });
     }
 

@@ -61,7 +61,7 @@ async fn new_content_waits_for_the_end_of_a_freeze_and_operators_go_on() {
     assert_eq!(staged.status, 200, "{staged:?}");
     assert_eq!(end(&operator, "promote").await.status, 200);
     node.published(|now| commit_of(now) != old).await;
-    operator.delete(pin).await;
+    assert_eq!(operator.delete(pin).await.status, 200);
     assert_eq!(commit_of(&node.descriptor().await), second);
 
     // Without another poll.
@@ -79,7 +79,7 @@ async fn a_freeze_ends_at_its_time() {
     node.published(|_| true).await;
     let operator = Operator::of(&home, &node);
     let until = |seconds| humantime::format_rfc3339(SystemTime::now() + Duration::from_secs(seconds)).to_string();
-    operator.put(FREEZE, json!({ "services": ["*"] })).await;
+    assert_eq!(operator.put(FREEZE, json!({ "services": ["*"] })).await.status, 201);
     let commit = held(&node, &operator, &upstream, b"replicas: 7\n").await;
     // It is replaced by one that ends by itself.
     let replaced = operator.put(FREEZE, json!({ "services": ["*"], "until": until(2) })).await;

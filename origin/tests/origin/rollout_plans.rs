@@ -66,7 +66,7 @@ async fn a_commit_reaches_everybody_once_the_canary_runs_it_and_stops_where_its_
     let begun = staged_commit(&node, &good).await;
     let running = rollout(&operator, "running").await;
     assert_eq!([&running["plan"], &running["stage"]], ["careful", "canary"], "{running:?}");
-    assert_eq!(running["waits_for"], "1 agents do not run the version yet");
+    assert_eq!(running["waits_for"], "1 agent does not run the version yet");
     let stage = json!({ "name": "canary", "expected": 1, "done": 0, "failed": 0, "silent": 0 });
     assert_eq!((&running["stages"], &running["actions"]), (&json!([stage]), &json!(["pause", "promote", "abort"])));
 
@@ -89,7 +89,7 @@ async fn a_commit_reaches_everybody_once_the_canary_runs_it_and_stops_where_its_
     let agents = json!([{ "agent": "cluster-1", "problem": "hook-failed", "text": "exit status 1" }]);
     assert_eq!((&stopped["agents"], &stopped["actions"]), (&agents, &json!(["resume", "promote", "abort"])));
     let why = stopped["waits_for"].as_str().unwrap();
-    assert!(why.contains("failed at 1 agents"), "{why}");
+    assert!(why.contains("failed at 1 agent "), "{why}");
     // The next commit waits, also in another process.
     let next = upstream.push("deploy/app.yaml", b"replicas: 9\n");
     node.poll().await;

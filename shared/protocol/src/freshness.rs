@@ -42,6 +42,7 @@ pub struct Freshness {
     #[serde(with = "rfc3339")]
     pub time: SystemTime,
     /// Since when the upstream has not answered; `None` while it does.
+    // The field must be there: a cut-off statement would say more than was signed.
     #[serde(with = "optional_rfc3339")]
     pub upstream_unreachable_since: Option<SystemTime>,
 }
@@ -161,8 +162,8 @@ fn bounded(services: usize, what: &'static str) -> Result<(), HeartbeatError> {
     if within { Ok(()) } else { Err(HeartbeatError::TooMuch { what, limit: MAX_SERVICES, unit: "services" }) }
 }
 
-/// RFC 3339 in UTC, whole seconds, or `null`. The field must be there: a cut-off statement would say more than was signed.
-mod optional_rfc3339 {
+/// RFC 3339 in UTC, whole seconds, or `null`.
+pub mod optional_rfc3339 {
     use std::time::SystemTime;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -172,11 +173,19 @@ mod optional_rfc3339 {
     #[derive(Serialize, Deserialize)]
     struct Seconds(#[serde(with = "rfc3339")] SystemTime);
 
-    pub(super) fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    /// Writes a time, or `null`.
+    ///
+    /// # Errors
+    /// The serializer fails.
+    pub fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
         time.map(Seconds).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+    /// Reads a time, or `null`.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
         Ok(Option::<Seconds>::deserialize(deserializer)?.map(|Seconds(time)| time))
     }
 }

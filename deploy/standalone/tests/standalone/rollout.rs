@@ -57,7 +57,7 @@ fn a_plan_brings_a_good_commit_to_all_and_stops_at_one_whose_hook_fails() -> any
     trial.upstream.write("version", "3")?;
     let bad = trial.upstream.commit_and_push("three")?;
     let stopped = trial.until("rollout status shop", "stopped at stage canary")?;
-    for part in ["failed at 1 agents", "cluster-1  hook-failed", "weir rollout resume|promote|abort shop"] {
+    for part in ["failed at 1 agent ", "cluster-1  hook-failed", "weir rollout resume|promote|abort shop"] {
         assert!(stopped.contains(part), "{part}: {stopped}");
     }
     assert_eq!(trial.succeeds("rollout status shop -o name")?, "cluster-1\n");

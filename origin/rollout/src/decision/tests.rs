@@ -119,7 +119,7 @@ fn what_a_stage_waits_for_is_said() {
     for (counts, expected) in [
         ([[2, 2, 0, 0], [0; 4]], "stage `early` names no agent that follows the service: check its names and labels"),
         ([[2, 2, 0, 0], [1, 0, 0, 1]], "at no agent of stage `early` the version has succeeded"),
-        ([[2, 1, 0, 1], [2, 1, 0, 1]], "2 agents are silent, of which 1 may be: `agent-0`, `agent-1`"),
+        ([[2, 1, 0, 1], [2, 1, 0, 1]], "2 agents are silent, and 1 may be: `agent-0`, `agent-1`"),
         ([[2, 2, 0, 0], [3, 0, 0, 1]], "2 agents do not run the version yet"),
     ] {
         assert_eq!(standing(&early, &facts(&counts), now), expected);
@@ -162,7 +162,7 @@ fn too_many_failures_stop_it_and_name_the_agents() {
     let one = facts(&[[2, 1, 1, 0]]);
     let (step, _) = next(&rollout(0, now), &one, Soak::default(), now);
     let Step::Stop(cause) = step else { panic!("{step:?}") };
-    assert_eq!(cause.reason, "the version failed at 1 agents up to stage `canary`, of which 0 may fail");
+    assert_eq!(cause.reason, "the version failed at 1 agent up to stage `canary`, and 0 may fail");
     assert_eq!(cause.agents, one.counts.failed.first);
     // In the next stage one may, of all agents so far.
     let early = facts(&[[2, 1, 1, 0], [2, 2, 0, 0]]);
@@ -185,7 +185,7 @@ fn after_its_deadline_it_is_stopped_with_what_it_waited_for() {
     assert!(matches!(next(&state, &silent, Soak::default(), after(now, 24 * 3600 - 1)).0, Step::Stay(_)));
     let (step, _) = next(&state, &silent, Soak::default(), late);
     let Step::Stop(cause) = step else { panic!("{step:?}") };
-    assert_eq!(cause.reason, "the deadline has passed: 1 agents are silent, of which 0 may be: `agent-0`");
+    assert_eq!(cause.reason, "the deadline has passed: 1 agent is silent, and 0 may be: `agent-0`");
     let paused = state.clone().after(Action::Pause, mark(now)).unwrap();
     assert!(matches!(next(&paused, &silent, Soak::default(), late).0, Step::Stay(_)), "an operator has it in hand");
     let stopped = state.ended(VerdictKind::Stopped, Cause::default(), late.wall);
