@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use futures_util::future::join_all;
 use prometheus::Registry;
 use weir_protocol::name::ServiceName;
 use weir_publish::{Author, StagedByPlan, VersionChange};
@@ -14,15 +13,13 @@ use weir_runtime::shutdown::Drain;
 use super::facts::all_facts;
 use super::metrics::RolloutMetrics;
 use super::state_name::state_name;
+use super::steps::Steps;
 use crate::cluster::Cluster;
 use crate::observed::Observed;
 use crate::versions::Versions;
 
 /// The pause between two passes. It is longer where it took long to count agents, so that at most a tenth of one processor is used.
 const INTERVAL: Duration = Duration::from_secs(2);
-
-/// The pause after a step that could not be stored.
-const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// What decides about rollouts, and what operators are shown of them. Clones share it.
 #[derive(Clone)]
@@ -41,8 +38,8 @@ pub(crate) struct Rollouts {
 struct Seen {
     /// The services that have series.
     shown: BTreeSet<ServiceName>,
-    /// Services of which a step could not be stored, and when.
-    failed: BTreeMap<ServiceName, Instant>,
+    /// What is being stored.
+    steps: Steps,
 }
 
 impl Rollouts {
@@ -93,7 +90,7 @@ impl Rollouts {
         all.retain(|rollout| catalog.repository(&rollout.repository).is_some());
         let present: BTreeSet<_> = all.iter().map(|rollout| rollout.service.clone()).collect();
         self.soaks().retain(|service, _| present.contains(service));
-        seen.failed.retain(|service, _| present.contains(service));
+        seen.steps.retain(&present);
         for gone in seen.shown.difference(&present) {
             self.metrics.hide(gone);
         }
@@ -107,33 +104,32 @@ impl Rollouts {
             return Duration::ZERO;
         };
         let took = begun.elapsed();
-        let mut steps = Vec::new();
         for (rollout, facts) in all.into_iter().zip(facts) {
             let (step, soak) = self.next(&rollout, &facts);
             if let Step::Stay(standing) = &step {
                 self.soaks().insert(rollout.service.clone(), soak);
                 self.metrics.show(&rollout, &facts.counts, state_name(standing));
-            } else if seen.failed.get(&rollout.service).is_none_or(|failed| failed.elapsed() >= RETRY_AFTER) {
-                steps.push(self.advance(rollout, step));
+            } else {
+                // At once, so that the writers write them together. No rollout waits for the store of another one.
+                let (rollouts, service) = (self.clone(), rollout.service.clone());
+                seen.steps.begin(&service, async move { rollouts.advance(rollout, step).await });
             }
         }
-        // At once, so that no repository waits for the store of another one, and the writers write them together.
-        let failed = join_all(steps).await.into_iter().flatten();
-        seen.failed.extend(failed.map(|service| (service, Instant::now())));
         took
     }
 
-    /// Does a step. Returns the service if it could not be stored.
-    async fn advance(&self, rollout: StagedByPlan, step: Step) -> Option<ServiceName> {
+    /// Does a step. Returns whether it could be stored.
+    async fn advance(&self, rollout: StagedByPlan, step: Step) -> bool {
         let (name, plan) = (rollout.service.clone(), rollout.state.plan.name().to_owned());
-        let service = self.versions.catalog.service(&name).filter(|it| it.repository == rollout.repository)?;
+        let service = self.versions.catalog.service(&name).filter(|it| it.repository == rollout.repository);
+        let Some(service) = service else { return true };
         let author = Author::origin(&format!("all stages of rollout `{plan}` are done"));
         let change = VersionChange { expected: None, author, now: SystemTime::now() };
         let done = self.versions.publisher.advance(&service, rollout, step.clone(), change).await;
         match (done, &step) {
             (Err(error), _) => {
                 tracing::warn!(service = %name, rollout = plan, %error, "a step of the rollout could not be stored; it is tried again");
-                return Some(name);
+                return false;
             }
             (Ok(false), _) | (_, Step::Stay(_)) => {}
             (Ok(true), Step::Begin { stage, .. }) => {
@@ -153,6 +149,6 @@ impl Rollouts {
         if matches!(step, Step::Promote | Step::Abort(_)) {
             self.versions.resolve_again(&service);
         }
-        None
+        true
     }
 }

@@ -6,6 +6,7 @@ mod driver;
 mod facts;
 mod metrics;
 mod state_name;
+mod steps;
 
 pub(crate) use self::answer::{describe, summary};
 pub(crate) use self::driver::Rollouts;
