@@ -64,6 +64,7 @@ mod refused_documents;
 mod registry_server;
 mod rollout_approvals;
 mod rollout_documents;
+mod rollout_ends;
 mod rollout_plans;
 mod rollouts;
 mod scheduling;
