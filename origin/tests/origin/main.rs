@@ -65,6 +65,7 @@ mod registry_server;
 mod rollout_approvals;
 mod rollout_documents;
 mod rollout_ends;
+mod rollout_moves;
 mod rollout_plans;
 mod rollouts;
 mod scheduling;
