@@ -1,6 +1,6 @@
 use super::*;
 use crate::action::Action;
-use crate::counts::{AgentProblem, StageCount, Tally};
+use crate::counts::{AgentProblem, MAX_NAMED, StageCount, Tally};
 
 const PLAN: &str = r#"
     name = "p"
