@@ -240,7 +240,7 @@ services = "assigned"
             node.stop()
             if self.bucket and roles == "origin":
                 others = [each for each in self.origins if each is not node]
-                wait_for(f"the others own {owned}", lambda: owned <= set().union(*(each.owned() for each in others)))
+                wait_for("the others own all repositories", lambda: set(self.repositories) <= set().union(*(each.owned() for each in others)))
                 self.moved += len(owned)
             moved = f"; the others owned its {len(owned)} repositories after {time.monotonic() - began:.1f} s" if owned else ""
             node.start(binaries)
@@ -291,6 +291,7 @@ services = "assigned"
         print(f"  {self.version} commits, {self.requests} requests, of which no edge answered {len(self.failed)}; "
               f"{self.moved} repositories moved; {self.changes} changes, refused {len(self.refused)} times {self.refused[-1:]}")
         assert not self.failed, "\n".join(self.failed[:10])
+        assert not self.bucket or self.moved, "no repository moved"
 
     def stop(self):
         for node in [*self.agents, *self.edges, *self.origins]:

@@ -265,11 +265,11 @@ shop-a at cluster-1: it lacks what is published, because of a problem
         ];
         assert_eq!(said[..2], expected);
         (staged.rollout["plan"], staged.rollout["state"]) = (json!("careful"), json!("stopped"));
-        (staged.rollout["stage"], staged.rollout["waits_for"]) = (json!("canary"), json!("failed at 1 agents"));
+        (staged.rollout["stage"], staged.rollout["waits_for"]) = (json!("canary"), json!("failed at 1 agent"));
         let said = story("cluster-1", "shop-a", &staged, Clock::new(true));
         let expected = [
             "shop-a at cluster-1: it has what is staged for it",
-            "  staged     bbbbbbbbbbbb by the plan careful, stopped at stage canary: failed at 1 agents; later commits wait: `weir rollout status shop-a`",
+            "  staged     bbbbbbbbbbbb by the plan careful, stopped at stage canary: failed at 1 agent; later commits wait: `weir rollout status shop-a`",
         ];
         assert_eq!(said[..2], expected);
         staged.rollout["state"] = json!("aborted");

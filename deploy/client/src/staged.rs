@@ -163,13 +163,13 @@ eu-1   hook-failed  exit 1";
             |name: &str, failed: u8| json!({ "name": name, "expected": 3, "done": 1, "failed": failed, "silent": 0 });
         let mut rollout = json!({
             "state": "stopped", "to": { "commit": "b".repeat(40), "digest": "b3-1" }, "from": { "commit": "a".repeat(40) },
-            "plan": "careful", "stage": "canary", "waits_for": "failed at 1 agents", "since": "2026-01-02T03:04:05Z",
+            "plan": "careful", "stage": "canary", "waits_for": "failed at 1 agent", "since": "2026-01-02T03:04:05Z",
             "by": null, "stages": [stage("canary", 1), stage("half", 0)], "actions": ["resume", "promote", "abort"],
             "agents": [{ "agent": "eu-1", "problem": "hook-failed", "text": "exit 1" }],
         });
         let expected = "\
 bbbbbbbbbbbb of shop is staged over aaaaaaaaaaaa by the plan careful, 2026-01-02T03:04:05Z
-stopped at stage canary: failed at 1 agents
+stopped at stage canary: failed at 1 agent
 
 STAGE   AGENTS  DONE  FAILED  SILENT
 canary  3       1     1       0
@@ -182,7 +182,7 @@ weir rollout resume|promote|abort shop";
         assert_eq!(shown("shop", &rollout, clock, false), expected);
         let line = line("shop", &rollout, clock).unwrap();
         assert!(
-            line.starts_with("bbbbbbbbbbbb by the plan careful, stopped at stage canary: failed at 1 agents;"),
+            line.starts_with("bbbbbbbbbbbb by the plan careful, stopped at stage canary: failed at 1 agent;"),
             "{line}"
         );
         assert!(is_staged(&rollout, &json!("b3-1")) && !is_staged(&rollout, &json!("b3-2")));

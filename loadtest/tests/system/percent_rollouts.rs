@@ -176,6 +176,7 @@ async fn each_stage_by_percent_is_for_its_part_of_a_thousand_agents() -> anyhow:
     weir.succeeds("refresh shop").await?;
     for (percent, next) in [(10, "half"), (50, "all")] {
         let waits = format!("an operator has to approve stage `{next}`");
+        let deadline = Instant::now() + PATIENCE;
         loop {
             edge.round(&mut agents).await?;
             let said = weir.succeeds("rollout status shop-prod").await?;
@@ -197,6 +198,7 @@ async fn each_stage_by_percent_is_for_its_part_of_a_thousand_agents() -> anyhow:
         ensure!(above(&agents, first) == expected, "{percent} %: others have it");
         weir.succeeds("rollout approve shop-prod").await?;
     }
+    let deadline = Instant::now() + PATIENCE;
     while above(&agents, first).len() < AGENTS {
         edge.round(&mut agents).await?;
         ensure!(Instant::now() < deadline, "{}", site.logs());

@@ -142,11 +142,18 @@ impl Fleet {
     fn hook(&self, does: &str, agent: &str, on: bool) -> anyhow::Result<()> {
         let file = self.site.path(&format!("{does}-{agent}"));
         if on {
-            fs::write(file, "")?
+            fs::write(file, "")?;
         } else {
-            fs::remove_file(file)?
+            fs::remove_file(file)?;
         }
         Ok(())
+    }
+
+    async fn until_hook_is_done(&self, agent: &str) -> anyhow::Result<()> {
+        let admin = self.agents.iter().find(|(name, _)| *name == agent).context("it is there")?.1.admin();
+        let is_done =
+            async || Metrics::read(admin).await.is_ok_and(|now| now.sum("weir_agent_hook_pending", &[]) == 0.0);
+        until("the hook is done", is_done).await
     }
 
     async fn fetched(&self, agents: &Having) -> anyhow::Result<f64> {
@@ -233,6 +240,7 @@ async fn a_stage_goes_on_where_it_was_when_its_origin_was_killed() -> anyhow::Re
     // It is done while no origin is up.
     fleet.site.origin.kill()?;
     fleet.hook("held", "canary-1", false)?;
+    fleet.until_hook_is_done("canary-1").await?;
     fleet.site.origin.start().await?;
     fleet.until_status("an operator has to approve stage `half`").await?;
     assert_eq!(fleet.having("2", "1")?, canaries());
@@ -251,9 +259,7 @@ async fn a_stage_goes_on_where_it_was_when_its_origin_was_killed() -> anyhow::Re
     fleet.weir.succeeds("rollout approve shop-prod").await?;
     fleet.until_status("missing or old from edges: `edge-1~node-2`").await?;
     fleet.hook("held", newcomer, false)?;
-    let admin = fleet.agents.iter().find(|(name, _)| *name == newcomer).context("it is there")?.1.admin();
-    let is_done = async || Metrics::read(admin).await.is_ok_and(|now| now.sum("weir_agent_hook_pending", &[]) == 0.0);
-    until("the hook is done", is_done).await?;
+    fleet.until_hook_is_done(newcomer).await?;
     fleet.until_status("missing or old from edges: `edge-1~node-2`").await?;
     assert_eq!(fleet.having("2", "1")?, half()?);
     fleet.second.start().await?;

@@ -92,10 +92,12 @@ function notKnown({ answer }, now) {
 
 // What the origin knows and this page leaves out.
 function notShown({ groups, services }) {
+  const elsewhere = services?.services.filter((one) => one.status?.condition === 'elsewhere').length;
   const smaller = groups?.cursor ? groups.total - sum(groups.groups.map((group) => group.rows)) : 0;
   return [
     ...(smaller > 0 ? [`Not shown: ${count(smaller, 'row')} of revisions that few agents have. Filter by service.`] : []),
-    ...(services?.next_page ? [`Not compared: what is published of services after the first ${PUBLISHED}. Filter by service or repository.`] : []),
+    ...(services?.next_page ? [`Not compared: what is published of services after the first ${PUBLISHED}, and whether they can follow. Filter by service or repository.`] : []),
+    ...(elsewhere > 0 ? [`Not shown: whether ${count(elsewhere, 'service')} of other origins can follow. Their pages show it.`] : []),
   ].map((words) => make('span', { class: 'quiet' }, words));
 }
 
@@ -142,7 +144,7 @@ function showAgents({ all, live, silent, refused, listed }, incomplete, now) {
   say('agents-caption', isOfFilter ? 'Agents that match the filter' : 'Agents that no edge hears');
   byId('agents').hidden = listed.length === 0;
   tableRows('agents', listed.map((one) => [to([['agent', one.agent]], one.agent), stateOf(one.state), ago(one.heard_at, now), one.edge || '–',
-    one.reason || { silent: away.has(one.edge) ? 'its edge does not report: the agent may be well' : 'no edge has heard it for 90 s', unknown: 'only its name is known', live: one.problems > 0 ? count(one.problems, 'problem') : 'nothing' }[one.state] || '–']));
+    one.reason || { silent: away.has(one.edge) ? 'its edge has not reported all: the agent may be well' : 'no edge has heard it for 90 s', unknown: 'only its name is known', live: one.problems > 0 ? count(one.problems, 'problem') : 'nothing' }[one.state] || '–']));
 }
 
 const problemOf = ({ text, output, tries }) => make('span', {}, text + (tries > 1 ? ` (${tries} times or more)` : ''), output ? make('pre', { tabindex: '0' }, output) : null);

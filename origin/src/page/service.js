@@ -30,10 +30,10 @@ function showServiceState({ name, document, rollout }, who, now) {
   const words = [
     published ? `${cut(called(published))} is published, since ${dateOf(published.published_at)}.` : 'Nothing is published yet.',
     pinned ? `It is pinned by ${pinned.by || 'an operator'}, for ${duration(secondsSince(pinned.since, now))}${pinned.reason ? `: ${pinned.reason}` : ''}.` : '',
-    frozen ? `Nothing new is published: it is frozen${frozen.name ? ` by ${frozen.name}` : ''}${frozen.until ? ` until ${dateOf(frozen.until)}` : ''}: ${frozen.reason}.` : '',
+    frozen ? `Nothing new is published: it is frozen${frozen.name ? ` by ${frozen.name}` : ''}${frozen.until ? ` until ${dateOf(frozen.until)}` : ''}${frozen.reason ? `: ${frozen.reason}` : ''}.` : '',
   ].filter(Boolean).join(' ');
   const since = failure && (failure.since || seen?.upstream_unreachable_since);
-  say('service-stopped', failure ? `It ${cannotFollow(status)}${since ? `, since ${dateOf(since)}` : ''}. What is published stays.` : '', 'bad');
+  say('service-stopped', failure ? `It ${cannotFollow(status)}${since ? `, since ${dateOf(since)}` : ''}.${published && failure.step !== 'store' ? ' What is published stays.' : ''}` : '', 'bad');
   say('service-name', `Service ${name}`);
   say('service-state', words, pinned || frozen ? 'warn' : '');
   say('service-source', [['repository', document.repository], ['chart', document.chart], ['ref', document.ref], ['folder', document.folder]]
@@ -87,11 +87,12 @@ function showArrival({ document, arrivals }, groups, now) {
   const unit = [1, 2, 5, 10, 30, 60, 360, 1440].find((minutes) => reached(0.95) < minutes * ARRIVAL_COLUMNS) || 10080;
   const columns = Array.from({ length: ARRIVAL_COLUMNS }, (_, at) => before + sum(after.filter(({ minutes }) => minutes < (at + 1) * unit).map(({ agents }) => agents)));
   const elapsed = (now - begun) / 60000 / unit;
+  const drawn = Math.max(0, Math.ceil(elapsed + 1));
   const minutesOf = (minutes) => minutes < 1 ? 'a minute' : duration((minutes + 1) * 60);
   const parts = [[0.5, 'half'], [0.95, '95 %'], [1, 'all']].map(([part, word]) => [reached(part), word]);
   const times = parts.filter(([minutes], at) => minutes !== parts[at + 1]?.[0]).map(([minutes, word]) => `${word} within ${minutesOf(minutes)}`).join(', ');
   const words = `${arrivals.cursor ? 'At least ' : ''}${whole.format(have)} of ${count(groups.total, 'agent')} ${groups.total === 1 ? 'has' : 'have'} applied it${have > 0 ? `; of these ${times} after its publication` : ''}.` +
-    (elapsed + 1 < ARRIVAL_COLUMNS ? ' What is blank in the plot is still to come.' : '') +
+    (have > 0 && drawn < ARRIVAL_COLUMNS ? ' What is blank in the plot is still to come.' : '') +
     (before > 0 ? ` ${whole.format(before)} had it before, or their clock is behind.` : '') + (arrivals.cursor ? ' Times that few agents have are left out.' : '');
   say('arrival-words', words);
   byId('arrival-plot').hidden = have === 0;
@@ -100,9 +101,9 @@ function showArrival({ document, arrivals }, groups, now) {
     make('div', { class: 'axis', 'aria-hidden': 'true' }, make('span', {}, `all ${whole.format(groups.total)}`)),
     draw('svg', { class: 'plot', viewBox: '0 0 100 100', preserveAspectRatio: 'none', role: 'img', 'aria-labelledby': 'arrival-title arrival-words' },
       draw('title', { id: 'arrival-title' }, 'Agents that have applied what is published, over time'),
-      ...columns.map((number, at) => at >= elapsed + 1 ? null : draw('rect', { class: 'c1', x: at * width, width: width * 0.85, y: 100 - (100 * number) / groups.total, height: (100 * number) / groups.total },
+      ...columns.map((number, at) => at >= drawn ? null : draw('rect', { class: 'c1', x: at * width, width: width * 0.85, y: 100 - (100 * number) / groups.total, height: (100 * number) / groups.total },
         draw('title', {}, `within ${duration((at + 1) * unit * 60)}: ${whole.format(number)}`))),
-      elapsed + 1 < ARRIVAL_COLUMNS ? draw('rect', { class: 'before', x: Math.ceil(elapsed + 1) * width, width: 100 - Math.ceil(elapsed + 1) * width, height: 100 }) : null),
+      drawn < ARRIVAL_COLUMNS ? draw('rect', { class: 'before', x: drawn * width, width: 100 - drawn * width, height: 100 }) : null),
     make('div', { class: 'axis', 'aria-hidden': 'true' }, ...['published', `${duration((ARRIVAL_COLUMNS / 2) * unit * 60)} later`, `${duration(ARRIVAL_COLUMNS * unit * 60)} later`].map((at) => make('span', {}, at))));
 }
 

@@ -21,7 +21,7 @@ async fn the_next_owner_goes_on_with_the_stage() {
         let mut repository = RepositoryConfig::new(shop, upstream.url());
         repository.min_poll_interval = Duration::from_millis(100);
         config.repositories.push(repository);
-        config.services.push(service.into());
+        config.services.push(service);
     });
     let Pair { home, nodes, operators } = Box::pin(pair).await;
     let owned = async |node: &Node| node.status().await["cluster"]["owned"].as_array().map_or(0, Vec::len);
@@ -37,7 +37,7 @@ async fn the_next_owner_goes_on_with_the_stage() {
     let commit = upstream.push("deploy/app.yaml", b"replicas: 7\n");
     nodes[owner].running.trigger_poll(&repository());
     let begun = staged_commit(&nodes[owner], &commit).await;
-    assert_eq!(rollout(&operators[owner], "running").await["waits_for"], "1 agents do not run the version yet");
+    assert_eq!(rollout(&operators[owner], "running").await["waits_for"], "1 agent does not run the version yet");
 
     let [one, two] = nodes;
     let (dead, stays) = if owner == 0 { (one, two) } else { (two, one) };

@@ -96,6 +96,10 @@ pub async fn status_at(socket: &Path) -> Result<Value, NotAnswered> {
         for page in pages {
             status_page::join(&mut document, page?);
         }
+        // The process ended between two pages.
+        if document.get("next_after").is_some_and(|next| !next.is_null()) {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended before its last page"));
+        }
         Ok(document)
     };
     let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "it did not answer in 10 s");
@@ -135,5 +139,18 @@ mod tests {
         });
         assert_eq!(status_at(&socket).await.unwrap(), all);
         assert!(drain.finish(Duration::from_secs(5)).await);
+    }
+
+    #[tokio::test]
+    async fn a_part_of_the_pages_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join(STATUS_SOCKET);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let answer = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(br#"{"services":[0],"next_after":"s"}"#).await.unwrap();
+        };
+        let ((), answered) = tokio::join!(answer, status_at(&socket));
+        assert!(answered.unwrap_err().to_string().contains("before its last page"));
     }
 }
