@@ -67,7 +67,17 @@ pub enum RolloutCommand {
     /// Go on after a pause, or after it has stopped: agents that failed are counted again
     Resume(ServiceArguments),
     /// Let the next stage of its plan begin that waits for an approval
-    Approve(ServiceArguments),
+    Approve(ApproveArguments),
+}
+
+/// Which stage may begin.
+#[derive(Debug, Args)]
+pub struct ApproveArguments {
+    /// The stage that you have looked at: no other one is approved. Without it, the one that is next now
+    #[arg(long, value_name = "NAME")]
+    stage: Option<String>,
+    #[command(flatten)]
+    service: ServiceArguments,
 }
 
 pub(crate) async fn stage(arguments: &StageArguments) -> anyhow::Result<()> {
@@ -97,25 +107,25 @@ pub(crate) async fn run(command: &RolloutCommand) -> anyhow::Result<()> {
         RolloutCommand::Status(arguments) => status(arguments).await,
         RolloutCommand::Promote(arguments) => {
             let client = Client::new(&arguments.connection)?;
-            let (before, _) = end(&client, arguments, "promote").await?;
+            let (before, _) = end(&client, arguments, "promote", None).await?;
             let document = client.get(&Kind::Service.path(&arguments.service)?, &Query::new()).await;
             let condition = document.unwrap_or_default()["status"]["condition"].take();
             Ok(print(promoted(&arguments.service, &before, &condition))?)
         }
         RolloutCommand::Abort(arguments) => {
-            let (_, rollout) = end(&Client::new(&arguments.connection)?, arguments, "abort").await?;
+            let (_, rollout) = end(&Client::new(&arguments.connection)?, arguments, "abort", None).await?;
             let (service, to) = (&arguments.service, revision(&rollout["to"]));
             Ok(print(format_args!("{to} of {service} is aborted: its agents return to what is published."))?)
         }
-        RolloutCommand::Pause(arguments) => act(arguments, "pause").await,
-        RolloutCommand::Resume(arguments) => act(arguments, "resume").await,
-        RolloutCommand::Approve(arguments) => act(arguments, "approve").await,
+        RolloutCommand::Pause(arguments) => act(arguments, "pause", None).await,
+        RolloutCommand::Resume(arguments) => act(arguments, "resume", None).await,
+        RolloutCommand::Approve(ApproveArguments { stage, service }) => act(service, "approve", stage.as_deref()).await,
     }
 }
 
 /// Tells the plan something, and prints where the rollout stands then.
-async fn act(arguments: &ServiceArguments, action: &str) -> anyhow::Result<()> {
-    let (_, rollout) = end(&Client::new(&arguments.connection)?, arguments, action).await?;
+async fn act(arguments: &ServiceArguments, action: &str, stage: Option<&str>) -> anyhow::Result<()> {
+    let (_, rollout) = end(&Client::new(&arguments.connection)?, arguments, action, stage).await?;
     let (service, to) = (&arguments.service, revision(&rollout["to"]));
     Ok(print(format_args!("{to} of {service} is {}.", staged::standing(&rollout)))?)
 }
@@ -136,13 +146,18 @@ fn promoted(service: &str, before: &Value, condition: &Value) -> String {
 }
 
 /// Does something about a rollout. Returns it as it was, and as it is then.
-async fn end(client: &Client, arguments: &ServiceArguments, action: &str) -> anyhow::Result<(Value, Value)> {
+async fn end(
+    client: &Client,
+    arguments: &ServiceArguments,
+    action: &str,
+    stage: Option<&str>,
+) -> anyhow::Result<(Value, Value)> {
     let path = format!("{}/rollout", Kind::Service.path(&arguments.service)?);
     let before = client.get(&path, &Query::new()).await?;
     // What somebody else does meanwhile is not undone unseen.
     let mut body = json!({ "action": action, "generation": before["to"]["generation"], "reason": arguments.reason });
-    if action == "approve" && before["next_stage"].is_string() {
-        body["stage"] = before["next_stage"].clone();
+    if action == "approve" {
+        body["stage"] = stage.map_or_else(|| before["next_stage"].clone(), Value::from);
     }
     let (_, after) = client.send(Method::POST, &path, &Query::new(), Some(&body)).await?;
     Ok((before, after))

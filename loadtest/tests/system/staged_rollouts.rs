@@ -198,10 +198,10 @@ async fn a_good_commit_goes_through_all_stages_and_a_bad_one_stops_with_the_cana
     fleet.push("2").await?;
     fleet.until_status("an operator has to approve stage `half`").await?;
     assert_eq!(fleet.having("2", "1")?, canaries());
-    fleet.weir.succeeds("rollout approve shop-prod").await?;
+    fleet.weir.succeeds("rollout approve shop-prod --stage half").await?;
     fleet.until_status("an operator has to approve stage `all`").await?;
     assert_eq!(fleet.having("2", "1")?, half()?);
-    fleet.weir.succeeds("rollout approve shop-prod").await?;
+    fleet.weir.succeeds("rollout approve shop-prod --stage all").await?;
     fleet.until_all_have("2").await?;
     fleet.until_status("nothing is staged of shop-prod").await?;
 

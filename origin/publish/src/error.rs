@@ -75,7 +75,7 @@ pub enum PublishError {
     },
     /// Nothing says who may have the content of the service.
     #[error(
-        "service `{service}` names rollout `{rollout}`, which is not defined, or is of a later release: nothing new of it is published until it is"
+        "service `{service}` names rollout `{rollout}`, which is not defined, is of a later release, or could not be read yet: nothing new of it is published until then"
     )]
     NoSuchRollout {
         /// The service.

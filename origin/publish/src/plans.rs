@@ -19,11 +19,6 @@ impl Plans {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(plans);
     }
 
-    /// Whether there is a plan with this name.
-    pub fn has(&self, name: &RolloutName) -> bool {
-        self.all().contains_key(name)
-    }
-
     fn all(&self) -> Arc<BTreeMap<RolloutName, Plan>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -50,8 +50,9 @@ struct Stored<T> {
     document: Document<T>,
     /// The state that a write replaces. `None`: the record has to be read first.
     expect: Option<Expect>,
-    /// When the last read began.
+    /// When the last read began, and why it failed.
     read_at: Option<Instant>,
+    failed: Option<String>,
 }
 
 fn key<T: Item>() -> RecordKey {
@@ -68,7 +69,7 @@ impl<T: Item> NamedList<T> {
     /// Reads the record. An error is no error of the start: [`NamedList::follow`] tells of it, and reads again.
     pub(crate) async fn start(records: &Records, is_shared: bool, show: Show<T>, readable: IntGauge) -> Self {
         show(None);
-        let stored = Mutex::new(Stored { document: Document::default(), expect: None, read_at: None });
+        let stored = Mutex::new(Stored { document: Document::default(), expect: None, read_at: None, failed: None });
         let (records, key, changed) = (records.clone(), key::<T>(), Notify::new());
         let list = Self { inner: Arc::new(Inner { records, key, is_shared, stored, show, changed, readable }) };
         let _ = list.read_again().await;
@@ -143,9 +144,13 @@ impl<T: Item> NamedList<T> {
     pub(crate) async fn read_again(&self) -> Result<(), FleetError> {
         let asked = Instant::now();
         let mut stored = self.inner.stored.lock().await;
-        // All share a read who have waited for it.
-        let is_due = self.inner.is_shared && stored.read_at.is_none_or(|read| read < asked);
-        if is_due || stored.expect.is_none() { self.read_into(&mut stored).await } else { Ok(()) }
+        // All share a read who have waited for it, so that nobody waits for the timeouts of others.
+        let is_new = stored.read_at.is_some_and(|read| read >= asked);
+        match &stored.failed {
+            Some(failed) if is_new => Err(FleetError::Unreadable(failed.clone())),
+            _ if stored.expect.is_some() && (is_new || !self.inner.is_shared) => Ok(()),
+            _ => self.read_into(&mut stored).await,
+        }
     }
 
     async fn read_into(&self, stored: &mut Stored<T>) -> Result<(), FleetError> {
@@ -156,6 +161,10 @@ impl<T: Item> NamedList<T> {
             Ok((document.unwrap_or_default(), record.map_or(Expect::Absent, |record| Expect::Version(record.version))))
         });
         self.inner.readable.set(read.is_ok().into());
+        stored.failed = match &read {
+            Err(FleetError::Unreadable(text)) => Some(text.clone()),
+            _ => None,
+        };
         let (document, expect) = read.inspect_err(|_| stored.expect = None)?;
         stored.expect = Some(expect);
         // An earlier revision: the record was lost, or its previous copy was read. The next change writes all again.

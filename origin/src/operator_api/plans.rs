@@ -13,6 +13,7 @@ use weir_protocol::problem::Problem;
 use weir_rollout::{Plan, State};
 use weir_runtime::serve::Body;
 use weir_source::ServiceConfig;
+use weir_upstream::DefinedBy;
 
 use super::conditions::precondition;
 use super::document::{Document, listing};
@@ -20,7 +21,7 @@ use super::page::Page;
 use super::permissions::Permissions;
 use super::validation::{Object, ParsedDocument};
 use super::{OperatorApi, no_content, read, status_of, uncached};
-use crate::catalog::Precondition;
+use crate::catalog::{Precondition, RawDocument};
 use crate::config::OperatorRole;
 use crate::fleet::FleetError;
 use crate::plans::DefinedPlan;
@@ -119,13 +120,16 @@ impl OperatorApi {
     /// What is wrong with the plan that a service names.
     pub(super) async fn check_plan(&self, service: &ServiceConfig) -> Result<Option<ValidationError>, Problem> {
         let Some(name) = &service.rollout else { return Ok(None) };
-        let has = || self.versions.publisher.plans.has(name);
-        if !has() {
-            // Another origin may have just stored it.
+        if self.plans.all().get(name).is_none_or(|defined| defined.by != DefinedBy::File) {
+            // Another origin may have just stored or deleted it.
             self.plans.read_again().await?;
         }
-        let error = || ValidationError::new("rollout", format!("there is no rollout `{name}`: create it first"));
-        Ok((!has()).then(error))
+        let reason = match self.plans.all().get(name).map(DefinedPlan::refused) {
+            Some(None) => return Ok(None),
+            Some(Some(reason)) => format!("this origin does not follow rollout `{name}`: {reason}"),
+            None => format!("there is no rollout `{name}`: create it first"),
+        };
+        Ok(Some(ValidationError::new("rollout", reason)))
     }
 
     fn shown_plan(&self, name: &RolloutName, may: &Permissions) -> Result<Document, Problem> {
@@ -139,7 +143,12 @@ impl OperatorApi {
         let snapshot = self.catalog.snapshot();
         let mut services = BTreeMap::<_, Vec<_>>::new();
         for (service, defined) in snapshot.definitions.services.iter().filter(|(service, _)| may.sees(service)) {
-            if let Some(plan) = defined.document.valid().and_then(|document| document.rollout.clone()) {
+            let plan = match &defined.document {
+                RawDocument::Valid(document) => document.rollout.clone(),
+                // A later release may follow it.
+                RawDocument::Refused(refused) => refused.field("rollout").as_str().and_then(|name| name.parse().ok()),
+            };
+            if let Some(plan) = plan {
                 services.entry(plan).or_default().push(service.clone());
             }
         }

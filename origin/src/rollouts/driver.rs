@@ -110,6 +110,7 @@ impl Rollouts {
                 self.soaks().insert(rollout.service.clone(), soak);
                 self.metrics.show(&rollout, &facts.counts, state_name(standing));
             } else {
+                self.metrics.show(&rollout, &facts.counts, "running");
                 // At once, so that the writers write them together. No rollout waits for the store of another one.
                 let (rollouts, service) = (self.clone(), rollout.service.clone());
                 seen.steps.begin(&service, async move { rollouts.advance(rollout, step).await });

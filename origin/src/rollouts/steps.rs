@@ -1,8 +1,10 @@
 //! Steps that are being stored. None waits for another one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weir_protocol::name::ServiceName;
@@ -13,8 +15,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// The steps of services, at most one of each.
 #[derive(Default)]
 pub(super) struct Steps {
-    /// Each with whether it could be stored.
-    tasks: JoinSet<(ServiceName, bool)>,
+    /// Each with when it failed, if it could not be stored.
+    tasks: JoinSet<(ServiceName, Option<Instant>)>,
     running: BTreeSet<ServiceName>,
     /// When one could not be stored.
     failed: BTreeMap<ServiceName, Instant>,
@@ -29,24 +31,29 @@ impl Steps {
             return;
         }
         let name = service.clone();
-        self.tasks.spawn(async move { (name, step.await) });
+        self.tasks.spawn(async move {
+            let done = AssertUnwindSafe(step).catch_unwind().await;
+            if done.is_err() {
+                tracing::error!(service = %name, "a step of the rollout has panicked; it is tried again");
+            }
+            (name, (!done.unwrap_or(false)).then(Instant::now))
+        });
     }
 
     /// Forgets all of other services that has ended.
     pub(super) fn retain(&mut self, services: &BTreeSet<ServiceName>) {
+        self.collect();
         self.failed.retain(|service, _| services.contains(service));
     }
 
     fn collect(&mut self) {
         while let Some(ended) = self.tasks.try_join_next() {
-            // After a panic none of its service follows: it would panic again.
-            let Ok((service, is_stored)) = ended else { continue };
+            let Ok((service, failed)) = ended else { continue };
             self.running.remove(&service);
-            if is_stored {
-                self.failed.remove(&service);
-            } else {
-                self.failed.insert(service, Instant::now());
-            }
+            match failed {
+                Some(at) => self.failed.insert(service, at),
+                None => self.failed.remove(&service),
+            };
         }
     }
 }
@@ -88,6 +95,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_step_that_panicked_is_tried_again() {
+        let (mut steps, tried) = (Steps::default(), Arc::new(AtomicUsize::new(0)));
+        steps.begin(&"shop".parse().unwrap(), async { panic!("as a test") });
+        tokio::task::yield_now().await;
+        steps.retain(&BTreeSet::from(["shop".parse().unwrap()]));
+        tokio::time::advance(RETRY_AFTER).await;
+        count(&mut steps, "shop", true, &tried).await;
+        assert_eq!(tried.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_step_that_failed_is_tried_again_after_a_pause() {
         let (mut steps, tried) = (Steps::default(), Arc::new(AtomicUsize::new(0)));
         for (pause, expected) in [(0, 1), (2, 1), (RETRY_AFTER.as_secs(), 2), (2, 2)] {
@@ -96,7 +114,6 @@ mod tests {
             assert_eq!(tried.load(Ordering::SeqCst), expected, "after {pause} s");
         }
         // Another rollout of the service does not wait for it.
-        steps.collect();
         steps.retain(&BTreeSet::new());
         count(&mut steps, "shop", true, &tried).await;
         count(&mut steps, "shop", true, &tried).await;

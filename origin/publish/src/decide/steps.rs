@@ -35,6 +35,11 @@ impl Draft<'_> {
             return Ok((false, Vec::new()));
         }
         let now = change.now;
+        // It was decided before the freeze.
+        let goes_on = matches!(step, Step::Begin { .. } | Step::Promote);
+        if goes_on && self.rules.freezes.of(&service.name, now).is_some() {
+            return Ok((false, Vec::new()));
+        }
         let visible = match step {
             Step::Stay(_) => return Ok((false, Vec::new())),
             Step::Promote => return Ok((true, self.promote(service, change)?.1)),

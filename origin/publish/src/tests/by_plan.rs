@@ -71,6 +71,9 @@ async fn what_a_plan_stages_waits_for_its_first_stage_and_comes_to_everybody_unp
     assert_eq!(publish(&publisher, &shop_prod, 3, &["3"]).await.unwrap(), Outcome::Waits);
     assert_eq!((seen(&publisher).digest, store.events()), (digest(3), 1));
     let former = seen(&publisher);
+    publisher.freezes.set(None);
+    assert!(!step(&publisher, &shop_prod, begin(0)).await, "it was decided before a freeze");
+    publisher.freezes.set(Some(Vec::new()));
     assert!(step(&publisher, &shop_prod, begin(0)).await);
     assert_eq!((in_force(&shop_prod), store.events()), ((digest(1), true), 2));
     assert!(
