@@ -1,5 +1,7 @@
 //! Edits on local files, with write failures that tests inject.
 
+mod shared_writes;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,7 +43,7 @@ async fn start_over(
     faults: impl IntoIterator<Item = WriteFault>,
     drain: &Drain,
 ) -> (Arc<Catalog>, Editor, Documents) {
-    let started = start_as((dir, dir), objects, faults, drain, None).await;
+    let started = start_as((dir, dir), objects, Documents::default(), faults, drain, None).await;
     (started.catalog, started.editor, started.api)
 }
 
@@ -53,12 +55,14 @@ struct TestCatalog {
     records: Records,
     engine: Arc<FaultyEngine>,
     log: Arc<EventLog>,
+    registry: prometheus::Registry,
 }
 
 /// The same, as a member of a cluster if there is a receiver of superseded repositories.
 async fn start_as(
     (data_dir, store): (&Path, &Path),
     objects: Objects,
+    file: Documents,
     faults: impl IntoIterator<Item = WriteFault>,
     drain: &Drain,
     superseded: Option<mpsc::UnboundedSender<RepositoryName>>,
@@ -85,10 +89,9 @@ async fn start_as(
     engine.fail_writes(faults);
     let context = Context::new(publisher.clone(), data_dir, log.clone(), metrics, &limits, &UpstreamsConfig::default());
     let api = Documents::stored(&stored, publisher.repositories.is_in_cluster());
-    let file = Documents::default();
     let dependencies = Dependencies { file, stored, secrets_dir: None, limits, oci: OciConfig::default(), context };
     let (catalog, editor) = begin(dependencies, Started::default(), drain).await;
-    TestCatalog { catalog, editor, api, publisher, records, engine, log }
+    TestCatalog { catalog, editor, api, publisher, records, engine, log, registry }
 }
 
 /// A member of a cluster, on a folder in place of a bucket.
@@ -97,7 +100,7 @@ async fn member(store: &Path, node: &str, drain: &Drain) -> TestCatalog {
     let (superseded, _) = mpsc::unbounded_channel();
     let data_dir = store.join(node);
     std::fs::create_dir(&data_dir).unwrap();
-    start_as((&data_dir, store), faulty(store).1, [], drain, Some(superseded)).await
+    start_as((&data_dir, store), faulty(store).1, Documents::default(), [], drain, Some(superseded)).await
 }
 
 /// Waits until the catalog has applied all that its publisher has read.

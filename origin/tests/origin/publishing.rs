@@ -153,27 +153,3 @@ async fn a_large_attribute_file_fails_its_service_and_no_other() {
     assert!(reason.contains("`docs/.gitattributes` has 2000000 bytes"), "{reason}");
     node.stop().await;
 }
-
-const SERVICES: usize = 60;
-
-#[tokio::test]
-async fn services_of_one_commit_share_record_writes() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    for number in 1..SERVICES {
-        std::fs::create_dir(upstream.work().join(format!("s{number}"))).unwrap();
-        std::fs::write(upstream.work().join(format!("s{number}/app.yaml")), format!("number: {number}\n")).unwrap();
-    }
-    upstream.push("s0/app.yaml", b"number: 0\n");
-    let mut config = home.config(&upstream.url());
-    (0..SERVICES).for_each(|number| _ = also(&mut config, &format!("s{number}")));
-    config.services.remove(0);
-    let node = home.start(config).await;
-    node.repository(|state| state.applied_polls > 0).await;
-    assert_eq!(node.metric("weir_origin_publications_total").await, SERVICES as f64);
-    let writes = node.metric("weir_origin_record_writes_total{result=\"done\"}").await;
-    assert!(writes > 0.0 && writes < SERVICES as f64 / 2.0, "{writes} writes of the record");
-    let services = node.status().await["services"].clone();
-    let follows = |service: &serde_json::Value| service["condition"] == "following" && !service["seen"].is_null();
-    assert!(services.as_array().unwrap().iter().all(follows), "{services}");
-    node.stop().await;
-}
