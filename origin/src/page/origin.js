@@ -8,7 +8,7 @@ const counted = (counts, words) => Object.entries(words).filter(([kind]) => coun
 const kindOf = (word) => make('span', { class: ['unhealthy', 'suspended'].includes(word) ? 'key bad' :
   ['pending', 'unknown', 'pinned'].includes(word) ? 'key warn' : 'key' }, word);
 const until = (time, now) => Date.parse(time) > now ? `in ${duration((Date.parse(time) - now) / 1000)}` : 'due';
-const more = (all) => all.listed.length < all.total ? ` The first ${all.listed.length} are listed; /status has all.` : '';
+const more = (all) => all.listed.length < all.total ? ` The first ${all.listed.length} are listed; /status has all, page by page.` : '';
 
 function showRepositories(all, now) {
   const words = { suspended: 'suspended', unhealthy: 'unhealthy', unknown: 'not polled yet', healthy: 'healthy', elsewhere: 'of other origins' };

@@ -40,7 +40,7 @@ impl Steps {
         });
     }
 
-    /// Forgets all of other services that has ended.
+    /// Forgets the failures of other services.
     pub(super) fn retain(&mut self, services: &BTreeSet<ServiceName>) {
         self.collect();
         self.failed.retain(|service, _| services.contains(service));

@@ -86,7 +86,7 @@ pub struct NotAnswered {
 /// The document of `/status` of the process at a socket, with the lists of all its pages.
 ///
 /// # Errors
-/// No process listens there, or it does not answer in ten seconds.
+/// No process listens there, it does not answer in ten seconds, or it ends before its last page.
 pub async fn status_at(socket: &Path) -> Result<Value, NotAnswered> {
     let asked = async {
         let (mut stream, mut answer) = (UnixStream::connect(socket).await?, Vec::new());
