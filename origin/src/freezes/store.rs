@@ -79,9 +79,19 @@ impl FreezeStore {
         }
     }
 
+    /// Has the record read again soon.
+    pub(crate) fn notify(&self) {
+        self.list.notify();
+    }
+
+    /// Reads the record again, after another origin has written it.
+    pub(crate) async fn read_again(&self) -> Result<(), FleetError> {
+        self.list.read_again().await
+    }
+
     /// The freezes in force, also those that another origin has just written.
     pub(crate) async fn list(&self, now: SystemTime) -> Result<Vec<Freeze>, FleetError> {
-        self.list.read_again().await?;
+        self.read_again().await?;
         Ok(self.shown.in_force(now).unwrap_or_default())
     }
 

@@ -60,6 +60,10 @@ impl MemberApi {
                 Ok(()) => no_content(),
                 Err(Unreadable) => unreadable(),
             },
+            Ok(Route::Lists) => match self.operators.read_lists_again().await {
+                Ok(()) => no_content(),
+                Err(problem) => problem.into_response(),
+            },
             Ok(Route::Forwarded(path)) => {
                 let path = path.to_owned();
                 self.forwarded(&path, request, by).await

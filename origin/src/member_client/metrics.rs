@@ -9,7 +9,7 @@ metric_families! {
         /// Requests to other origins of the cluster. `operator` and `webhook` were passed on to the owner of a repository.
         /// The status is that of HTTP, or `unreachable`, `timeout`, `overloaded` (none was sent).
         requests: IntCounterVec = "weir_origin_member_requests_total"
-            { kind: ["ask", "tell", "changed", "heartbeats", "operator", "webhook"], status };
+            { kind: ["ask", "tell", "changed", "lists", "heartbeats", "operator", "webhook"], status };
     }
 }
 

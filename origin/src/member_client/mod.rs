@@ -132,6 +132,14 @@ impl MemberClient {
         self.message("changed", url, &Route::Changed(repository.clone())).await.map(drop)
     }
 
+    /// Has the member at `url` read the freezes and the plans again.
+    ///
+    /// # Errors
+    /// It does not answer, cannot read them, or is of the release before.
+    pub(crate) async fn lists_changed(&self, url: &str) -> Result<(), MemberError> {
+        self.message("lists", url, &Route::Lists).await.map(drop)
+    }
+
     /// What the member at `url` states of services that it owns.
     ///
     /// # Errors

@@ -34,6 +34,8 @@ pub(crate) enum Route<'p> {
     Tell(RepositoryName),
     /// `/v1/members/changed/{repository}`: another member changed what this origin has to know at once.
     Changed(RepositoryName),
+    /// `/v1/members/lists`: another member changed freezes or plans.
+    Lists,
     /// `/v1/members/operator/…`: a request to the operators' listener of another member, about what this one owns. With
     /// the path and query there.
     Forwarded(&'p str),
@@ -50,6 +52,7 @@ impl<'p> Route<'p> {
             ("ask", Some(name)) => repository(name).map(Route::Ask),
             ("tell", Some(name)) => repository(name).map(Route::Tell),
             ("changed", Some(name)) => repository(name).map(Route::Changed),
+            ("lists", None) => Ok(Route::Lists),
             (FORWARDED, Some(_)) => Ok(Route::Forwarded(below)),
             _ => Err(RouteError::Unknown),
         })
@@ -67,6 +70,7 @@ impl fmt::Display for Route<'_> {
             Route::Ask(repository) => write!(f, "{PREFIX}ask/{repository}"),
             Route::Tell(repository) => write!(f, "{PREFIX}tell/{repository}"),
             Route::Changed(repository) => write!(f, "{PREFIX}changed/{repository}"),
+            Route::Lists => write!(f, "{PREFIX}lists"),
             Route::Forwarded(path) => write!(f, "{PREFIX}{FORWARDED}{path}"),
         }
     }
@@ -83,6 +87,7 @@ mod tests {
             Route::Ask(repository.clone()),
             Route::Tell(repository.clone()),
             Route::Changed(repository),
+            Route::Lists,
             Route::Forwarded("/v1/services/shop/diff?from=a&to=b"),
             Route::Forwarded("/"),
         ] {

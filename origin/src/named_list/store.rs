@@ -13,8 +13,11 @@ use super::record::{Document, Item};
 use crate::catalog::{Outcome, Precondition};
 use crate::fleet::FleetError;
 
-/// How often the record is read again, for changes by other origins.
-const INTERVAL: Duration = Duration::from_secs(5);
+/// How often the record is read again, for changes of which another origin could not tell this one.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often it is tried again while it cannot be read.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// How often a change is tried when other origins write the record.
 const ATTEMPTS: usize = 10;
@@ -88,11 +91,12 @@ impl<T: Item> NamedList<T> {
                 if !error.is_empty() && error != logged {
                     tracing::error!(error, "the {} cannot be read; those that were read last apply", T::LIST);
                 }
+                let interval = if error.is_empty() { INTERVAL } else { RETRY };
                 logged = error;
                 let ends = each(SystemTime::now());
                 tokio::select! {
                     () = draining.begun() => return,
-                    () = tokio::time::sleep(ends.map_or(INTERVAL, |ends| ends.min(INTERVAL))) => {}
+                    () = tokio::time::sleep(ends.map_or(interval, |ends| ends.min(interval))) => {}
                     () = list.inner.changed.notified() => {}
                 }
             }
@@ -119,9 +123,12 @@ impl<T: Item> NamedList<T> {
             self.read_into(&mut stored).await?;
             stored.document.get(name, now).map_or(Ok(()), &may)?;
             let (outcome, document) = stored.document.changed(name, new, precondition, now)?;
-            if outcome == Outcome::Unchanged || self.write(&mut stored, document).await? {
+            let written =
+                if outcome == Outcome::Unchanged { Ok(true) } else { self.write(&mut stored, document).await };
+            if !matches!(written, Ok(false)) {
+                // Also of an unknown outcome.
                 self.notify();
-                return Ok(outcome);
+                return written.map(|_| outcome).map_err(E::from);
             }
         }
         Err(FleetError::Contended(T::LIST).into())
@@ -154,8 +161,10 @@ impl<T: Item> NamedList<T> {
     }
 
     async fn read_into(&self, stored: &mut Stored<T>) -> Result<(), FleetError> {
-        stored.read_at = Some(Instant::now());
+        let begun = Instant::now();
         let read = self.inner.records.get(&self.inner.key).await;
+        // Not before: a read whose caller has gone is none.
+        stored.read_at = Some(begun);
         let read = read.map_err(|error| FleetError::Unreadable(error.to_string())).and_then(|record| {
             let document = record.as_ref().map(|record| Document::parse(&record.bytes)).transpose()?;
             Ok((document.unwrap_or_default(), record.map_or(Expect::Absent, |record| Expect::Version(record.version))))
@@ -168,8 +177,9 @@ impl<T: Item> NamedList<T> {
         let (document, expect) = read.inspect_err(|_| stored.expect = None)?;
         stored.expect = Some(expect);
         // An earlier revision: the record was lost, or its previous copy was read. The next change writes all again.
-        if document.revision >= stored.document.revision {
+        if document.revision >= stored.document.revision && document != stored.document {
             stored.document = document;
+            self.notify();
         }
         (self.inner.show)(Some(stored.document.items.clone()));
         Ok(())

@@ -180,14 +180,12 @@ impl Members {
 
     /// Has all other members read a repository again.
     pub(super) async fn announce(&self, repository: &RepositoryName) {
-        let view = self.cluster.view();
-        let announced = view.others.values().map(|member| async move {
-            if let Err(error) = self.client.changed(&member.url, repository).await {
-                tracing::warn!(member = %member.name, %repository, %error, "a member was not notified of a change");
-                std::future::pending::<()>().await;
-            }
-        });
-        let _ = timeout(MAX_AGE, join_all(announced)).await;
+        notify(&self.cluster.view(), repository.as_str(), |url| self.client.changed(url, repository)).await;
+    }
+
+    /// Has all other members read the freezes and the plans again.
+    pub(super) async fn announce_lists(&self) {
+        notify(&self.cluster.view(), "freezes and rollouts", |url| self.client.lists_changed(url)).await;
     }
 
     /// An error if the owner has another version of a document than this origin lists: their configuration files differ.
@@ -309,6 +307,24 @@ fn not_in_this_file(kind: &str, name: &str, members: &[String]) -> Problem {
         members.join(", ")
     );
     Problem::new(StatusCode::NOT_FOUND, problem, title, detail).about(kind, &name)
+}
+
+/// Tells all other members of a change, and waits until they have read it, or for as long as their copy of a repository may be
+/// used without.
+async fn notify<'v, M>(view: &'v View, changed: &str, message: impl Fn(&'v str) -> M)
+where
+    M: Future<Output = Result<(), MemberError>>,
+{
+    let told = view.others.values().map(|member| {
+        let told = message(&member.url);
+        async move {
+            if let Err(error) = told.await {
+                tracing::warn!(member = %member.name, changed, %error, "a member was not notified of a change");
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+    let _ = timeout(MAX_AGE, join_all(told)).await;
 }
 
 /// The members whose configuration files are not this origin's.

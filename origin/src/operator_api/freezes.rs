@@ -34,6 +34,15 @@ impl Object for Freeze {
 }
 
 impl OperatorApi {
+    /// Reads freezes and plans again, which another member has changed.
+    pub(crate) async fn read_lists_again(&self) -> Result<(), Problem> {
+        // Who asks may go before they are read: then they are read all the same.
+        self.freezes.notify();
+        self.plans.notify();
+        let (freezes, plans) = tokio::join!(self.freezes.read_again(), self.plans.read_again());
+        freezes.and(plans).map_err(Problem::from)
+    }
+
     /// The freezes that the operator sees: those of services that it sees.
     pub(super) async fn list_freezes(&self, head: &Parts, may: &Permissions) -> Result<Response<Body>, Problem> {
         no_keys(head)?;

@@ -300,7 +300,12 @@ impl OperatorApi {
             Answerer::Other(answer) => return Ok(answer),
             Answerer::Me(repository) => repository.filter(|_| action.changes()),
         };
-        members.announcing(repository, self.audited((route, action), head, body, (caller, facts))).await
+        let answer = members.announcing(repository, self.audited((route, action), head, body, (caller, facts))).await;
+        let may_have_changed = answer.as_ref().map_or_else(|problem| problem.status().is_server_error(), |_| true);
+        if action.changes() && may_have_changed && matches!(route, Route::Freeze(_) | Route::Plan(_)) {
+            members.announce_lists().await;
+        }
+        answer
     }
 
     /// Answers here, and notes what the request changes.

@@ -105,6 +105,11 @@ impl PlanStore {
         lock(&self.known).all()
     }
 
+    /// Has the record read again soon.
+    pub(crate) fn notify(&self) {
+        self.list.notify();
+    }
+
     /// Reads the record again, so that a plan is found that another origin has just stored.
     pub(crate) async fn read_again(&self) -> Result<(), FleetError> {
         self.list.read_again().await

@@ -58,6 +58,16 @@ async fn what_is_acknowledged_is_true_at_every_origin() {
     for node in &nodes {
         until(async || node.get("/v1/services/shop").await.status == 200).await;
     }
+    // The owner is told of freezes, too.
+    let at_owner = Operator::of(&home, &nodes[0]);
+    let frozen = async || at_owner.get("/v1/services/shop").await.body["status"]["frozen"]["name"].take();
+    assert_eq!(operator.put("/v1/freezes/sale", json!({ "services": ["*"] })).await.status, 201);
+    until(async || frozen().await == "sale").await;
+    assert_eq!(operator.put("/v1/freezes/sale", json!({ "services": [] })).await.status, 400);
+    assert_eq!(operator.delete("/v1/freezes/sale").await.status, 204);
+    until(async || frozen().await.is_null()).await;
+    let told = nodes[1].metric("weir_origin_member_requests_total{kind=\"lists\",status=\"204\"}").await;
+    assert_eq!(told, 2.0, "what is refused costs the others nothing");
     assert_eq!(operator.delete("/v1/services/shop").await.status, 204);
     for node in &nodes {
         assert_eq!(node.get("/v1/services/shop").await.status, 404);
