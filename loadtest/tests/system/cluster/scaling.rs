@@ -27,7 +27,9 @@ fn ttl() -> Duration {
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn plan(repositories: usize) -> Plan {
-    let poll_interval = Duration::from_secs(if repositories > 100 { 30 } else { 5 });
+    // Edges that ask for many services each second leave no processor for the origins and their bucket: they ask as by default.
+    let (poll_interval, fresh) = if repositories > 100 { (30, 15) } else { (5, 1) };
+    let (poll_interval, fresh) = (Duration::from_secs(poll_interval), Duration::from_secs(fresh));
     Plan {
         engine: EngineKind::Bucket,
         origins: 3,
@@ -36,7 +38,7 @@ fn plan(repositories: usize) -> Plan {
         composed: 0,
         ttl: ttl(),
         poll_interval,
-        fresh: Duration::from_secs(1),
+        fresh,
     }
 }
 
