@@ -17,7 +17,7 @@ const REPOSITORIES: usize = 4;
 #[test]
 fn an_origin_that_owns_nothing_of_it_answers_commands() -> anyhow::Result<()> {
     let parts: [Part<'_>; 1] = [("on a bucket", || on_machines(commands()))];
-    isolated("cluster::commands::an_origin_that_owns_nothing_of_it_answers_commands", &parts, false)
+    isolated("cluster::commands::an_origin_that_owns_nothing_of_it_answers_commands", &parts)
 }
 
 async fn commands() -> anyhow::Result<()> {

@@ -35,7 +35,7 @@ fn a_cluster_costs_what_the_simulator_says() -> anyhow::Result<()> {
         return Ok(());
     }
     let parts: [Part<'_>; 1] = [("three origins and 100 repositories", || on_machines(count()))];
-    isolated("cluster::cost::a_cluster_costs_what_the_simulator_says", &parts, false)
+    isolated("cluster::cost::a_cluster_costs_what_the_simulator_says", &parts)
 }
 
 async fn count() -> anyhow::Result<()> {

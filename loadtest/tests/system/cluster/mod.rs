@@ -44,8 +44,7 @@ fn three_origins_hold_against_faults() -> anyhow::Result<()> {
         ("on a bucket", || on_machines(faults(EngineKind::Bucket))),
         ("on etcd", || on_machines(faults(EngineKind::Etcd))),
     ];
-    // Where times are judged, each has the processors for itself.
-    isolated("cluster::three_origins_hold_against_faults", &parts, !nightly())
+    isolated("cluster::three_origins_hold_against_faults", &parts)
 }
 
 /// Runs a part of a test that is in namespaces of its own.

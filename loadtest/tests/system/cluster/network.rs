@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail, ensure};
 
@@ -32,12 +33,15 @@ const UNSHARE: [&str; 10] = [
 /// A part of a test, and its name.
 pub(crate) type Part<'a> = (&'a str, fn() -> anyhow::Result<()>);
 
-/// Runs the parts of a test in namespaces of their own, by starting this program there for each of them. `test`: its full
-/// name. `together`: all at one time.
+/// Held while a part runs. Several clusters at once keep two processors so busy that sessions of seconds end by themselves.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs the parts of a test in namespaces of their own, by starting this program there for each of them, one after another
+/// and none beside those of other tests. `test`: its full name.
 ///
 /// # Errors
 /// A part fails; or namespaces cannot be made, and `CI` is set: a skipped test must not look like a passed one.
-pub(crate) fn isolated(test: &str, parts: &[Part<'_>], together: bool) -> anyhow::Result<()> {
+pub(crate) fn isolated(test: &str, parts: &[Part<'_>]) -> anyhow::Result<()> {
     if let Some(part) = std::env::var_os(INSIDE) {
         create_bridge()?;
         let body = parts.iter().find(|(name, _)| part == *name).context("it is a part of the test")?.1;
@@ -48,13 +52,7 @@ pub(crate) fn isolated(test: &str, parts: &[Part<'_>], together: bool) -> anyhow
         eprintln!("SKIPPED: {test} needs util-linux, iproute2 and namespaces of users and networks: {reason}");
         return Ok(());
     }
-    if !together {
-        return parts.iter().try_for_each(|(part, _)| run_part(test, part));
-    }
-    std::thread::scope(|scope| {
-        let running: Vec<_> = parts.iter().map(|(part, _)| scope.spawn(|| run_part(test, part))).collect();
-        running.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("it panicked"))?)
-    })
+    parts.iter().try_for_each(|(part, _)| run_part(test, part))
 }
 
 /// Why no namespaces can be made.
@@ -68,6 +66,7 @@ fn missing() -> anyhow::Result<Option<String>> {
 }
 
 fn run_part(test: &str, part: &str) -> anyhow::Result<()> {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let run = unshare()
         .arg(std::env::current_exe()?)
         .args([test, "--exact", "--nocapture"])
@@ -218,6 +217,6 @@ mod tests {
             }
             Ok(())
         };
-        isolated(name, &[("cut", cut)], false)
+        isolated(name, &[("cut", cut)])
     }
 }

@@ -52,7 +52,7 @@ fn origins_come_and_go() -> anyhow::Result<()> {
         ("a member more or less moves few repositories", || on_machines(one_more_and_less())),
         ("a rolling restart and a death lose no push", || on_machines(rolling_restart())),
     ];
-    isolated("cluster::scaling::origins_come_and_go", &parts, !nightly())
+    isolated("cluster::scaling::origins_come_and_go", &parts)
 }
 
 async fn one_more_and_less() -> anyhow::Result<()> {
@@ -135,7 +135,7 @@ fn the_repositories_of_a_dead_owner_are_published_again() -> anyhow::Result<()> 
         return Ok(());
     }
     let parts: [Part<'_>; 1] = [("an owner of many dies", || on_machines(a_death_among_many()))];
-    isolated("cluster::scaling::the_repositories_of_a_dead_owner_are_published_again", &parts, false)
+    isolated("cluster::scaling::the_repositories_of_a_dead_owner_are_published_again", &parts)
 }
 
 async fn a_death_among_many() -> anyhow::Result<()> {
