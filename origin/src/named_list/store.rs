@@ -179,6 +179,7 @@ impl<T: Item> NamedList<T> {
         // An earlier revision: the record was lost, or its previous copy was read. The next change writes all again.
         if document.revision >= stored.document.revision && document != stored.document {
             stored.document = document;
+            // Whoever read it: what follows from the change is done at once.
             self.notify();
         }
         (self.inner.show)(Some(stored.document.items.clone()));

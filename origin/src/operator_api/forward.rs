@@ -309,8 +309,8 @@ fn not_in_this_file(kind: &str, name: &str, members: &[String]) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, problem, title, detail).about(kind, &name)
 }
 
-/// Tells all other members of a change, and waits until they have read it, or for as long as their copy of a repository may be
-/// used without.
+/// Tells all other members of a change, and waits until they have read it, or for [`MAX_AGE`]: a copy of a repository that is
+/// older is read again on use.
 async fn notify<'v, M>(view: &'v View, changed: &str, message: impl Fn(&'v str) -> M)
 where
     M: Future<Output = Result<(), MemberError>>,

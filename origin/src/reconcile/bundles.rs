@@ -209,7 +209,7 @@ impl Reader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
     use std::path::Path;
     use std::process::Command;
@@ -227,7 +227,7 @@ mod tests {
     use weir_store::testing::FaultyEngine;
     use weir_store::{Records, StoreMetrics};
 
-    fn git(dir: &Path, arguments: &[&str]) {
+    pub(crate) fn git(dir: &Path, arguments: &[&str]) {
         let mut command = Command::new("git");
         command.current_dir(dir).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null")]);

@@ -47,6 +47,8 @@ mod threads;
 mod worker;
 
 pub(crate) use bundles::prepare;
+#[cfg(test)]
+pub(crate) use bundles::tests::git;
 pub(crate) use context::Context;
 pub(crate) use handle::{Handle, MirrorDisposal, Terminated};
 pub(crate) use part_sources::PartSources;

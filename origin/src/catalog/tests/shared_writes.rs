@@ -1,21 +1,13 @@
 //! Contents that are ready while a record is written are published by its next write, however long each build took.
 
 use std::fs;
-use std::process::Command;
 
 use super::*;
+use crate::reconcile::git;
 use crate::status::service_entry;
 
 /// Fewer than may be built and wait for a write.
 const SERVICES: usize = 60;
-
-fn git(dir: &Path, arguments: &[&str]) {
-    let mut command = Command::new("git");
-    command.current_dir(dir).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-    command.envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null")]);
-    command.args(["-c", "user.name=A", "-c", "user.email=a@example.com"]).args(arguments);
-    assert!(command.output().unwrap().status.success(), "{arguments:?}");
-}
 
 /// How many files are below a folder.
 fn files(folder: &Path) -> usize {
