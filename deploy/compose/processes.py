@@ -62,6 +62,7 @@ class Hub:
 
     def network(self):
         """A bridge, and a network for each service. The machine has others, and sees nothing of these."""
+        os.makedirs("/run/netns", exist_ok=True)
         ok("mount", "-t", "tmpfs", "none", "/run/netns")
         ok("ip", "link", "set", "lo", "up")
         ok("ip", "link", "add", "weir", "type", "bridge")
