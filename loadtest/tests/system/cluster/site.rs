@@ -26,8 +26,8 @@ const EDGE_PORT: u16 = 7443;
 const OPERATOR_PORT: u16 = 7401;
 const ADMIN_PORT: u16 = 7490;
 
-/// The room of an origin's `data_dir`, in MiB. A mirror has about a tenth of one, and what is cached of the bucket grows with
-/// each push: in ten minutes of them by 35. Below 64 (`min_free`) nothing is built.
+/// The room of an origin's `data_dir`, in MiB. A mirror has about a tenth of one. Seven minutes of pushes to six of them took
+/// 35. Below 64 (`min_free`) nothing is built.
 const DISK: usize = 256;
 
 /// What a test wants.
