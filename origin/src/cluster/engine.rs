@@ -139,11 +139,14 @@ impl Engine {
         claim: Claim,
     ) -> Answer<Version> {
         let key = RecordKey::repository(&repository);
-        let before = match (&expect, self.records.get(&key).await) {
-            (_, Err(error)) => return unknown(&key, &error),
-            (None, Ok(None)) => None,
-            (Some(expected), Ok(Some(record))) if record.version == *expected => Some(record.bytes),
-            _ => return Answer::Conflict,
+        let before = match &expect {
+            // The write itself finds out whether there is none: a cold start claims everything at once.
+            None => None,
+            Some(expected) => match self.records.get(&key).await {
+                Ok(Some(record)) if record.version == *expected => Some(record.bytes),
+                Ok(_) => return Answer::Conflict,
+                Err(error) => return unknown(&key, &error),
+            },
         };
         match reclaimed(&repository, before.as_deref(), &claim) {
             Ok(bytes) => self.put(&key, bytes, expect).await,
